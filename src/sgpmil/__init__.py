@@ -1,0 +1,87 @@
+"""Probabilistic multiple instance learning on whole-slide images.
+
+The flow is the layout, a room a step::
+
+    bags         embeddings on disk become bags in memory
+    gp           the sparse Gaussian process
+    models       bags become logits, attention and evidence, with their posterior
+    training     bags and labels become checkpoints
+    evaluation   checkpoints and bags become predictions; predictions become metrics
+    report       predictions become figures
+    experiments  recipes, the demo, the comparisons
+    cli          the command line
+
+Names are imported when they are first used, so that ``import sgpmil`` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sgpmil import evaluation as evaluation
+    from sgpmil import models as models
+    from sgpmil.bags import Bag, BagBatch, BagDataset, read_bags, read_splits
+    from sgpmil.errors import SgpmilError
+    from sgpmil.evaluation import Prediction, PredictionTable, evaluate, predict
+    from sgpmil.models import MILModel, build_model, list_models, load_model
+    from sgpmil.training.classifier import SGPMILClassifier
+    from sgpmil.training.cross_validation import cross_validate
+    from sgpmil.training.fit import fit
+    from sgpmil.training.settings import TrainingSettings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bag",
+    "BagBatch",
+    "BagDataset",
+    "MILModel",
+    "Prediction",
+    "PredictionTable",
+    "SGPMILClassifier",
+    "SgpmilError",
+    "TrainingSettings",
+    "build_model",
+    "cross_validate",
+    "evaluate",
+    "fit",
+    "list_models",
+    "load_model",
+    "predict",
+    "read_bags",
+    "read_splits",
+]
+
+_HOMES = {
+    "Bag": "bags",
+    "BagBatch": "bags",
+    "BagDataset": "bags",
+    "MILModel": "models",
+    "Prediction": "evaluation",
+    "PredictionTable": "evaluation",
+    "SGPMILClassifier": "training.classifier",
+    "SgpmilError": "errors",
+    "TrainingSettings": "training.settings",
+    "build_model": "models",
+    "cross_validate": "training.cross_validation",
+    "evaluate": "evaluation",
+    "fit": "training.fit",
+    "list_models": "models",
+    "load_model": "models",
+    "predict": "evaluation",
+    "read_bags": "bags",
+    "read_splits": "bags",
+}
+_ROOMS = ("bags", "evaluation", "gp", "models", "training")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -1,0 +1,89 @@
+"""Embeddings on disk become bags in memory.
+
+A slide is a *bag* of instances: the embeddings of its patches, with one label. This room reads
+the files that other tools write, joins them with labels and splits, and hands out bags one at
+a time::
+
+    bag files --readers--> BagSource --BagDataset--> Bag, Bag, ... --pack--> BagBatch
+    label table --labels--> LabelTable --splits--> Fold, Fold, ...
+
+`read_bags` opens a data set, `inspect_folder` says what is wrong with one, `pack_bags` turns
+it into a packed store that reads fast. pandas and scikit-learn are not used here, and HDF5 is
+loaded with the first file that needs it, so that importing the package stays quick.
+"""
+
+from sgpmil.bags.bag import NO_LABEL, Bag, BagBatch
+from sgpmil.bags.classes import class_order
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.inspection import (
+    ClassCount,
+    Inspection,
+    InstanceCounts,
+    UnreadableSlide,
+    inspect_folder,
+)
+from sgpmil.bags.labels import LabelRow, LabelTable, read_labels
+from sgpmil.bags.packed_npz import read_packed_npz
+from sgpmil.bags.packing import pack_bags
+from sgpmil.bags.readers import (
+    BagFile,
+    BagFormat,
+    BagHeader,
+    detect_format,
+    find_bag_files,
+    peek_bag,
+    read_bag,
+)
+from sgpmil.bags.reading import EmptySlideWarning, SkippedSlideWarning, read_bags
+from sgpmil.bags.sources import BagSource, FolderSource, MemorySource
+from sgpmil.bags.split_files import read_splits, write_splits
+from sgpmil.bags.splits import (
+    Fold,
+    PlaceholderCaseWarning,
+    SharedCaseWarning,
+    check_folds,
+    make_kfold,
+    make_monte_carlo,
+)
+from sgpmil.bags.store import PackedStore, is_store
+
+__all__ = [
+    "NO_LABEL",
+    "Bag",
+    "BagBatch",
+    "BagDataset",
+    "BagFile",
+    "BagFormat",
+    "BagHeader",
+    "BagSource",
+    "ClassCount",
+    "EmptySlideWarning",
+    "Fold",
+    "FolderSource",
+    "Inspection",
+    "InstanceCounts",
+    "LabelRow",
+    "LabelTable",
+    "MemorySource",
+    "PackedStore",
+    "PlaceholderCaseWarning",
+    "SharedCaseWarning",
+    "SkippedSlideWarning",
+    "UnreadableSlide",
+    "check_folds",
+    "class_order",
+    "detect_format",
+    "find_bag_files",
+    "inspect_folder",
+    "is_store",
+    "make_kfold",
+    "make_monte_carlo",
+    "pack_bags",
+    "peek_bag",
+    "read_bag",
+    "read_bags",
+    "read_labels",
+    "read_packed_npz",
+    "read_splits",
+    "write_splits",
+]

@@ -1,0 +1,282 @@
+"""A data set: bags with labels, read one at a time when asked for."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sgpmil.bags.bag import Bag
+from sgpmil.bags.classes import class_order
+from sgpmil.bags.labels import LabelTable
+from sgpmil.bags.readers.raw import as_coords, as_features, as_instance_labels
+from sgpmil.bags.sources import BagSource, MemorySource
+from sgpmil.bags.tables import listed
+from sgpmil.errors import BagError, LabelError
+
+__all__ = ["BagDataset", "refuse_mixed_dims"]
+
+
+@dataclass(frozen=True, slots=True)
+class BagDataset:
+    """A sequence of labelled bags.
+
+    Args:
+        source: Where the bags come from.
+        slide_ids: Slides of the data set, in order.
+        case_ids: Patient of each slide.
+        labels: Class index of each slide; None where unknown.
+        class_names: Name of each class index.
+
+    Raises:
+        BagError: There are no slides, or a slide is named twice.
+
+    Example:
+        >>> bags = BagDataset.from_arrays([np.ones((3, 2)), np.ones((1, 2))], labels=[0, 1])
+        >>> len(bags), bags.feature_dim, bags[1].label
+        (2, 2, 1)
+    """
+
+    source: BagSource
+    slide_ids: tuple[str, ...]
+    case_ids: tuple[str, ...]
+    labels: tuple[int | None, ...]
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.slide_ids:
+            raise BagError("Expected at least one bag in a data set, but got none.")
+        repeated = [s for s, count in Counter(self.slide_ids).items() if count > 1]
+        if repeated:
+            raise BagError(
+                f"Expected each slide once, but got {len(repeated)} more than once: "
+                f"{listed(repeated)}. Rename or remove the copies."
+            )
+
+    @staticmethod
+    def from_arrays(
+        features: Sequence[Any],
+        labels: Sequence[Any] | NDArray[Any] | Tensor | None = None,
+        *,
+        slide_ids: Sequence[str] | None = None,
+        case_ids: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        instance_labels: Sequence[Any] | None = None,
+        coords: Sequence[Any] | None = None,
+    ) -> "BagDataset":
+        """Make a data set of arrays in memory.
+
+        Args:
+            features: Instances of each bag, an array or tensor of shape (instances, features).
+            labels: Label of each bag: a class index where `class_names` are given, otherwise
+                any number or text, of which `class_order` makes the classes. None: unknown.
+            slide_ids: Name of each bag; "bag-0", "bag-1", ... where not given.
+            case_ids: Patient of each bag; the bag itself where not given.
+            class_names: Name of each class.
+            instance_labels: Class of each instance, an array a bag; None where unknown.
+            coords: Top-left corner of each instance, an array a bag; None where unknown.
+
+        Raises:
+            BagError: A bag is empty or not finite, or their numbers of features differ.
+            LabelError: A label is not among the classes.
+        """
+        count = len(features)
+        ids = [f"bag-{i}" for i in range(count)] if slide_ids is None else list(slide_ids)
+        cases = ids if case_ids is None else list(case_ids)
+        columns = {
+            "slide_ids": ids,
+            "case_ids": cases,
+            "labels": labels,
+            "instance_labels": instance_labels,
+            "coords": coords,
+        }
+        for name, column in columns.items():
+            if column is not None and len(column) != count:
+                raise BagError(f"Expected {count} {name}, one for each bag, but got {len(column)}.")
+        indices, names = _class_indices([None] * count if labels is None else labels, class_names)
+        bags = [
+            _memory_bag(
+                array,
+                ids[i],
+                None if coords is None else coords[i],
+                None if instance_labels is None else instance_labels[i],
+            ).labelled(indices[i], cases[i])
+            for i, array in enumerate(features)
+        ]
+        dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, names)
+        refuse_mixed_dims(dataset.source, dataset.slide_ids)
+        return dataset
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 where labels are unknown."""
+        return len(self.class_names)
+
+    @property
+    def feature_dim(self) -> int:
+        """Number of features D of an instance."""
+        return self.source.header(self.slide_ids[0]).feature_dim
+
+    @property
+    def num_instances(self) -> tuple[int, ...]:
+        """Number of instances of each bag, without reading the bags."""
+        return tuple(self.source.header(slide_id).num_instances for slide_id in self.slide_ids)
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    def __getitem__(self, index: int) -> Bag:
+        """Read a bag with its label and case.
+
+        Raises:
+            BagError: Its file is damaged, or it holds NaN or infinity.
+        """
+        bag = self.source.read(self.slide_ids[index])
+        label, case_id = self.labels[index], self.case_ids[index]
+        if bag.label == label and bag.case_id == case_id:
+            return bag
+        return bag.labelled(label, case_id)
+
+    def __iter__(self) -> Iterator[Bag]:
+        return (self[i] for i in range(len(self)))
+
+    def index(self, slide_id: str) -> int:
+        """Return the position of a slide.
+
+        Raises:
+            BagError: The slide is not in the data set.
+        """
+        return self._positions([slide_id])[0]
+
+    def subset(self, slide_ids: Sequence[str]) -> "BagDataset":
+        """Return the data set of some slides, in the order given.
+
+        Raises:
+            BagError: A slide is not in the data set, or none is given.
+        """
+        rows = self._positions(slide_ids)
+        return replace(
+            self,
+            slide_ids=tuple(slide_ids),
+            case_ids=tuple(self.case_ids[i] for i in rows),
+            labels=tuple(self.labels[i] for i in rows),
+        )
+
+    def in_memory(self, on_bag: Callable[[str], None] | None = None) -> "BagDataset":
+        """Read every bag once and keep it.
+
+        Args:
+            on_bag: Called with the name of each slide that was read.
+
+        Raises:
+            BagError: A bag is damaged, or holds NaN or infinity.
+        """
+        bags = []
+        for bag in self:
+            bags.append(bag)
+            if on_bag is not None:
+                on_bag(bag.slide_id)
+        # Bags keep the stamp of their files, so that the fingerprint stays the same.
+        stamps = [self.source.stamp(slide_id) for slide_id in self.slide_ids]
+        return replace(self, source=MemorySource(bags, stamps))
+
+    def nbytes_estimate(self) -> int:
+        """Return about how many bytes the data set takes in memory, in float32."""
+        headers = [self.source.header(slide_id) for slide_id in self.slide_ids]
+        return sum(
+            h.num_instances * (4 * h.feature_dim + 16 * h.has_coords + 8 * h.has_instance_labels)
+            for h in headers
+        )
+
+    def fingerprint(self) -> str:
+        """Return a digest that changes with slides, cases, labels or the content of a bag.
+
+        The content of a file is taken as unchanged while its size and time of change are.
+        """
+        digest = hashlib.sha256(repr(self.class_names).encode())
+        for row in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
+            header = self.source.header(row[0])
+            shape = (header.num_instances, header.feature_dim)
+            digest.update(repr((*row, shape, self.source.stamp(row[0]))).encode())
+        return digest.hexdigest()
+
+    def label_table(self) -> LabelTable:
+        """Return the slides that have a label, with the names of their classes."""
+        known = [i for i, label in enumerate(self.labels) if label is not None]
+        return LabelTable(
+            slide_ids=tuple(self.slide_ids[i] for i in known),
+            case_ids=tuple(self.case_ids[i] for i in known),
+            labels=tuple(self.class_names[self.labels[i] or 0] for i in known),
+        )
+
+    def _positions(self, slide_ids: Sequence[str]) -> list[int]:
+        position = {slide_id: i for i, slide_id in enumerate(self.slide_ids)}
+        unknown = [slide_id for slide_id in slide_ids if slide_id not in position]
+        if unknown:
+            raise BagError(
+                f"Expected slides of the data set, but got {len(unknown)} that are not among its "
+                f"{len(self)}: {listed(unknown)}. Check their spelling."
+            )
+        return [position[slide_id] for slide_id in slide_ids]
+
+
+def refuse_mixed_dims(source: BagSource, slide_ids: Sequence[str]) -> None:
+    """Refuse bags whose numbers of features differ.
+
+    Raises:
+        BagError: They differ; the message names a slide of each kind.
+    """
+    slides: dict[int, list[str]] = {}
+    for slide_id in slide_ids:
+        slides.setdefault(source.header(slide_id).feature_dim, []).append(slide_id)
+    if len(slides) > 1:
+        kinds = sorted(slides.items(), key=lambda item: -len(item[1]))
+        shown = "; ".join(f"{dim} in {len(ids)} slides ({listed(ids)})" for dim, ids in kinds)
+        raise BagError(
+            f"Expected bags of one number of features, but got {shown}. "
+            "Use embeddings of one encoder."
+        )
+
+
+def _memory_bag(array: Any, slide_id: str, coords: Any, instance_labels: Any) -> Bag:
+    where = Path(slide_id)
+    features = as_features(array if isinstance(array, Tensor) else np.asarray(array), where)
+    count = features.shape[0]
+    return Bag(
+        features,
+        slide_id,
+        coords=None if coords is None else as_coords(np.asarray(coords), count, where),
+        instance_labels=None
+        if instance_labels is None
+        else as_instance_labels(np.asarray(instance_labels), count, where),
+    )
+
+
+def _class_indices(
+    labels: Sequence[Any] | NDArray[Any] | Tensor, class_names: Sequence[str] | None
+) -> tuple[tuple[int | None, ...], tuple[str, ...]]:
+    values = [v.item() if hasattr(v, "item") else v for v in labels]
+    given = None if class_names is None else tuple(class_names)
+    numeric = all(isinstance(v, int | float) for v in values if v is not None)
+    if given is not None and numeric:
+        wrong = [v for v in values if v is not None and v not in range(len(given))]
+        if wrong:
+            raise LabelError(
+                f"Expected labels from 0 to {len(given) - 1}, the index of one of "
+                f"{len(given)} classes, but got {wrong[0]}. Correct it, or name more classes."
+            )
+        return tuple(None if v is None else int(v) for v in values), given
+    texts = [None if v is None else _label_text(v) for v in values]
+    names = class_order([text for text in texts if text is not None], given)
+    return tuple(None if text is None else names.index(text) for text in texts), names
+
+
+def _label_text(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        raise LabelError(f"Expected a class as a label, but got {value}. Give whole numbers.")
+    return str(int(value)) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,226 @@
+"""Looking through a folder of bags before anything is trained on it.
+
+Every bag is read, one at a time, and whatever is wrong with one of them is noted rather than
+raised.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from sgpmil.bags.classes import class_order
+from sgpmil.bags.labels import LabelTable
+from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
+from sgpmil.bags.readers import BagFile, BagHeader, find_bag_files, peek_bag, read_raw
+from sgpmil.bags.sources import BagSource
+from sgpmil.bags.store import PackedStore, is_store
+from sgpmil.errors import BagError
+
+__all__ = ["ClassCount", "Inspection", "InstanceCounts", "UnreadableSlide", "inspect_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSlide:
+    """A slide whose file is damaged, and why."""
+
+    slide_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceCounts:
+    """Numbers of instances over the usable slides; zero where there is none."""
+
+    smallest: int
+    median: float
+    largest: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """Number of slides of a class."""
+
+    name: str
+    num_slides: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a folder of bags holds.
+
+    Args:
+        folder: The folder.
+        formats: Formats of its files.
+        encoders: Names of the patch encoders, where stored.
+        feature_dims: Numbers of features; more than one is an error to train on.
+        magnifications: Magnifications of the instances, where stored.
+        patch_sizes: Sides of an instance in level-0 pixels, where stored.
+        num_slides: Number of slides, usable or not.
+        instances: Numbers of instances of the usable slides.
+        missing: Labels without a slide.
+        unlabelled: Slides without a label, where labels are given.
+        duplicates: Slides that have several files.
+        empty: Slides without instances.
+        unreadable: Slides whose files are damaged.
+        non_finite: Slides with NaN or infinity.
+        has_coords: Whether every usable slide has coordinates.
+        has_instance_labels: Whether every usable slide has instance labels.
+        class_counts: Number of usable slides of each class, where labels are known.
+    """
+
+    folder: Path
+    formats: tuple[str, ...]
+    encoders: tuple[str, ...]
+    feature_dims: tuple[int, ...]
+    magnifications: tuple[float, ...]
+    patch_sizes: tuple[int, ...]
+    num_slides: int
+    instances: InstanceCounts
+    missing: tuple[str, ...]
+    unlabelled: tuple[str, ...]
+    duplicates: tuple[str, ...]
+    empty: tuple[str, ...]
+    unreadable: tuple[UnreadableSlide, ...]
+    non_finite: tuple[str, ...]
+    has_coords: bool
+    has_instance_labels: bool
+    class_counts: tuple[ClassCount, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the bags can be trained on as they are; empty slides are merely left out."""
+        faults = (self.missing, self.unlabelled, self.duplicates, self.unreadable, self.non_finite)
+        return not any(faults) and len(self.feature_dims) == 1
+
+
+@dataclass(slots=True)
+class _Findings:
+    usable: list[tuple[str, BagHeader]] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    non_finite: list[str] = field(default_factory=list)
+    unreadable: list[UnreadableSlide] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One slide as it was found: its header and whether all of it is finite."""
+
+    slide_id: str
+    bag_format: str | None
+    look: Callable[[], tuple[BagHeader, bool]]
+
+
+def inspect_folder(
+    folder: Path,
+    labels: LabelTable | None = None,
+    *,
+    on_bag: Callable[[str], None] | None = None,
+) -> Inspection:
+    """Read every bag of a folder and report what there is and what is wrong.
+
+    Args:
+        folder: Folder of bag files, a packed store, or a `.npz` file of many bags.
+        labels: Labels to compare the slides with; those stored with the bags where not given.
+        on_bag: Called with the name of each slide that was looked at.
+
+    Raises:
+        BagError: There are no bags at all.
+    """
+    slides, stored_labels = _slides(folder)
+    labels = labels if labels is not None else stored_labels
+    findings = _Findings()
+    for slide in slides:
+        _note(slide, findings)
+        if on_bag is not None:
+            on_bag(slide.slide_id)
+    names = [slide.slide_id for slide in slides]
+    headers = [header for _, header in findings.usable]
+    return Inspection(
+        folder=folder,
+        formats=tuple(sorted({s.bag_format for s in slides if s.bag_format is not None})),
+        encoders=tuple(sorted({h.encoder for h in headers if h.encoder is not None})),
+        feature_dims=tuple(sorted({h.feature_dim for h in headers})),
+        magnifications=tuple(
+            sorted({h.magnification for h in headers if h.magnification is not None})
+        ),
+        patch_sizes=tuple(sorted({h.patch_size for h in headers if h.patch_size is not None})),
+        num_slides=len(set(names)),
+        instances=_instance_counts([h.num_instances for h in headers]),
+        missing=_without(() if labels is None else labels.slide_ids, names),
+        unlabelled=() if labels is None else _without(names, labels.slide_ids),
+        duplicates=tuple(name for name, count in Counter(names).items() if count > 1),
+        empty=tuple(findings.empty),
+        unreadable=tuple(findings.unreadable),
+        non_finite=tuple(findings.non_finite),
+        has_coords=bool(headers) and all(h.has_coords for h in headers),
+        has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
+        class_counts=_class_counts({slide_id for slide_id, _ in findings.usable}, labels),
+    )
+
+
+def _slides(folder: Path) -> tuple[list[_Look], LabelTable | None]:
+    if is_store(folder):
+        dataset, kind = PackedStore.open(folder).dataset(), "packed store"
+    elif is_packed_npz(folder):
+        dataset, kind = read_packed_npz(folder), "packed npz"
+    else:
+        return list(_look_at_files(find_bag_files(folder))), None
+    table = dataset.label_table()
+    return list(_look_at_source(dataset.source, kind)), table if len(table) else None
+
+
+def _look_at_files(files: Sequence[BagFile]) -> Iterator[_Look]:
+    for file in files:
+
+        def look(file: BagFile = file) -> tuple[BagHeader, bool]:
+            raw = read_raw(file.path, file.format)
+            return peek_bag(file.path, file.format), bool(torch.isfinite(raw.features).all())
+
+        yield _Look(file.slide_id, file.format, look)
+
+
+def _look_at_source(source: BagSource, kind: str) -> Iterator[_Look]:
+    for slide_id in source.slide_ids:
+
+        def look(slide_id: str = slide_id) -> tuple[BagHeader, bool]:
+            source.read(slide_id)
+            return source.header(slide_id), True
+
+        yield _Look(slide_id, kind, look)
+
+
+def _note(slide: _Look, findings: _Findings) -> None:
+    try:
+        header, is_finite = slide.look()
+    except BagError as error:
+        findings.unreadable.append(UnreadableSlide(slide.slide_id, str(error)))
+        return
+    if header.num_instances == 0:
+        findings.empty.append(slide.slide_id)
+    elif not is_finite:
+        findings.non_finite.append(slide.slide_id)
+    else:
+        findings.usable.append((slide.slide_id, header))
+
+
+def _instance_counts(counts: Sequence[int]) -> InstanceCounts:
+    if not counts:
+        return InstanceCounts(0, 0.0, 0, 0)
+    return InstanceCounts(min(counts), float(median(counts)), max(counts), sum(counts))
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    left_out = set(others)
+    return tuple(dict.fromkeys(name for name in names if name not in left_out))
+
+
+def _class_counts(usable: set[str], labels: LabelTable | None) -> tuple[ClassCount, ...]:
+    if labels is None:
+        return ()
+    counts = Counter(labels.row(slide_id).label for slide_id in usable if slide_id in labels)
+    return tuple(ClassCount(name, counts[name]) for name in class_order(counts))

@@ -1,0 +1,149 @@
+"""Plain numpy files: `.npy` with the features, and `.npz` with named arrays.
+
+A `.npy` file laid out as torchmil's sets are (`features/<name>/<slide>.npy`) takes its
+coordinates and instance labels from the neighbouring folders `coords` and `patch_labels`.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgpmil.bags.readers.raw import (
+    BagHeader,
+    RawBag,
+    as_coords,
+    as_features,
+    as_instance_labels,
+    bag_shape,
+)
+from sgpmil.errors import BagError
+
+__all__ = ["load_npz", "peek_npy", "peek_npz", "read_npy", "read_npz"]
+
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError)
+
+
+def read_npy(path: Path) -> RawBag:
+    """Read a matrix (instances, features)."""
+    features = as_features(_load_npy(path), path)
+    coords, labels = _neighbour(path, "coords"), _neighbour(path, "patch_labels")
+    num_instances = features.shape[0]
+    return RawBag(
+        features=features,
+        coords=None if coords is None else as_coords(_load_npy(coords), num_instances, coords),
+        instance_labels=None
+        if labels is None
+        else as_instance_labels(_load_npy(labels).reshape(-1), num_instances, labels),
+    )
+
+
+def peek_npy(path: Path) -> BagHeader:
+    """Read the shape of a matrix (instances, features)."""
+    array = _load_npy(path, mapped=True)
+    num_instances, feature_dim = bag_shape(array.shape, path)
+    return BagHeader(
+        num_instances,
+        feature_dim,
+        dtype=str(array.dtype),
+        has_coords=_neighbour(path, "coords") is not None,
+        has_instance_labels=_neighbour(path, "patch_labels") is not None,
+    )
+
+
+def read_npz(path: Path) -> RawBag:
+    """Read `features` and, where present, `coords`, `instance_labels` and `patch_size`."""
+    arrays = load_npz(path)
+    features = as_features(_npz_features(arrays, path), path)
+    num_instances = features.shape[0]
+    return RawBag(
+        features=features,
+        coords=as_coords(arrays["coords"], num_instances, path) if "coords" in arrays else None,
+        patch_size=_patch_size(arrays, path),
+        instance_labels=as_instance_labels(arrays["instance_labels"], num_instances, path)
+        if "instance_labels" in arrays
+        else None,
+    )
+
+
+def peek_npz(path: Path) -> BagHeader:
+    """Read the shape of `features`; a compressed file has to be read whole for it."""
+    arrays = load_npz(path)
+    features = _npz_features(arrays, path)
+    num_instances, feature_dim = bag_shape(features.shape, path)
+    return BagHeader(
+        num_instances,
+        feature_dim,
+        dtype=str(features.dtype),
+        patch_size=_patch_size(arrays, path),
+        has_coords="coords" in arrays,
+        has_instance_labels="instance_labels" in arrays,
+    )
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Load the arrays of a `.npz` file, never unpickling objects.
+
+    Raises:
+        BagError: The file is absent or damaged, or holds Python objects.
+    """
+    try:
+        # Opened here, because numpy leaves a damaged archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (*_DAMAGE, AttributeError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    try:
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+    if not isinstance(array, np.ndarray):
+        raise BagError(f"Expected one array, but got several ({path}). Name it .npz.")
+    return array
+
+
+def _npz_features(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[Any]:
+    if "offsets" in arrays:
+        raise BagError(
+            f"Expected one bag, but got {max(len(arrays['offsets']) - 1, 0)} packed bags ({path}). "
+            "Give this file itself in place of a folder."
+        )
+    if "features" not in arrays:
+        raise BagError(
+            f"Expected an array 'features', but got {sorted(arrays)} ({path}). "
+            "Save it with numpy.savez(path, features=...)."
+        )
+    return arrays["features"]
+
+
+def _patch_size(arrays: dict[str, NDArray[Any]], path: Path) -> int | None:
+    if "patch_size" not in arrays:
+        return None
+    value = arrays["patch_size"]
+    if value.size != 1 or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
+        raise BagError(
+            f"Expected one number as 'patch_size', but got shape {value.shape} of {value.dtype} "
+            f"({path}). Store the side of an instance in level-0 pixels."
+        )
+    return round(float(value.flat[0]))
+
+
+def _neighbour(path: Path, folder: str) -> Path | None:
+    if path.parent.parent.name != "features":
+        return None
+    found = path.parents[2] / folder / path.name
+    return found if found.is_file() else None
+
+
+def _damaged(path: Path, error: Exception) -> BagError:
+    reason = " ".join(str(error).split())
+    return BagError(
+        f"Expected a readable numpy file of numbers, but got '{reason}' ({path}). "
+        "Write it again, without Python objects."
+    )

@@ -1,0 +1,246 @@
+"""Opening a data set: bags of any kind, put together with their labels."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from sgpmil.bags.classes import class_order
+from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
+from sgpmil.bags.labels import LabelTable, read_labels
+from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
+from sgpmil.bags.packing import pack_bags
+from sgpmil.bags.readers import BagFile, find_bag_files
+from sgpmil.bags.sources import FolderSource
+from sgpmil.bags.store import PackedStore, is_store
+from sgpmil.bags.tables import listed
+from sgpmil.errors import BagError, LabelError
+
+__all__ = ["EmptySlideWarning", "SkippedSlideWarning", "read_bags"]
+
+
+class EmptySlideWarning(UserWarning):
+    """Slides without tissue were left out of a data set."""
+
+
+class SkippedSlideWarning(UserWarning):
+    """Slides were left out of a data set as the caller asked for."""
+
+
+def read_bags(
+    folder: Path | str,
+    labels: Path | str | LabelTable | None = None,
+    *,
+    classes: tuple[str, ...] | list[str] | None = None,
+    slide_column: str | None = None,
+    label_column: str | None = None,
+    case_column: str | None = None,
+    slide_table: Path | str | None = None,
+    on_mismatch: Literal["error", "skip"] = "error",
+    on_bad: Literal["error", "skip"] = "error",
+    cache: Path | str | None = None,
+) -> BagDataset:
+    """Open a data set; bags are read when they are asked for.
+
+    Slides without instances are left out with a warning: extraction writes them for slides
+    without tissue. NaN and infinity are found when a bag is read.
+
+    Args:
+        folder: Folder of bag files of any known format, a packed store, or a `.npz` file of
+            many bags.
+        labels: Table of labels, or its file. Without it, labels are those that a packed store
+            or `.npz` file has.
+        classes: Order of the classes; see `class_order` for the order without it.
+        slide_column: Column of slide names in the table.
+        label_column: Column of labels in the table.
+        case_column: Column of patients in the table.
+        slide_table: Table of the slides of each patient, where labels are given to patients.
+        on_mismatch: What to do about slides without a label and labels without a slide.
+        on_bad: What to do about damaged files and bags that are not finite. "skip" reads
+            every bag once to find them.
+        cache: Packed store to make of the bags, and to read from while they do not change.
+
+    Raises:
+        BagError: There are no bags, or one of them is not usable.
+        LabelError: The table is unreadable or does not fit the bags.
+    """
+    folder = Path(folder)
+    # Slides that exist but are not usable: their labels are not labels without a slide.
+    unusable: set[str] = set()
+    if is_store(folder):
+        store = PackedStore.open(folder)
+        dataset = store.dataset()
+        unusable = {slide.slide_id for slide in store.index.left_out}
+    elif is_packed_npz(folder):
+        dataset = read_packed_npz(folder)
+    else:
+        dataset = _open_files(find_bag_files(folder), folder, on_bad)
+        unusable = set(dataset.source.slide_ids)
+        if cache is not None:
+            dataset = _through_cache(dataset, Path(cache), on_bad)
+        elif on_bad == "skip":
+            dataset = _without_unreadable(dataset)
+    if labels is None:
+        return dataset
+    where = "the label table" if isinstance(labels, LabelTable) else str(labels)
+    if not isinstance(labels, LabelTable):
+        labels = read_labels(
+            Path(labels),
+            slide_column=slide_column,
+            label_column=label_column,
+            case_column=case_column,
+            slide_table=None if slide_table is None else Path(slide_table),
+        )
+    matched = _match(dataset, labels, unusable, on_mismatch, where)
+    return _with_labels(matched, labels, classes)
+
+
+def _open_files(files: list[BagFile], folder: Path, on_bad: Literal["error", "skip"]) -> BagDataset:
+    _refuse_duplicates(files, folder)
+    source = FolderSource(files)
+    usable: list[str] = []
+    empty: list[str] = []
+    bad: list[tuple[str, str]] = []
+    for slide_id in source.slide_ids:
+        try:
+            size = source.header(slide_id).num_instances
+        except BagError as error:
+            bad.append((slide_id, str(error)))
+        else:
+            (usable if size else empty).append(slide_id)
+    if bad and on_bad == "error":
+        raise BagError(_bad_message(bad, len(files)))
+    if not usable:
+        raise BagError(
+            f"Expected at least one usable bag, but got {len(empty)} empty and {len(bad)} damaged "
+            f"ones ({folder}). Extract the slides again."
+        )
+    _warn_skipped(bad, len(files))
+    if empty:
+        warnings.warn(
+            f"{len(empty)} of {len(files)} slides have no instances and are left out: "
+            f"{listed(empty)} ({folder}).",
+            EmptySlideWarning,
+            stacklevel=3,
+        )
+    refuse_mixed_dims(source, usable)
+    return _unlabelled(source, usable)
+
+
+def _unlabelled(source: FolderSource, slide_ids: list[str]) -> BagDataset:
+    ids = tuple(slide_ids)
+    return BagDataset(source, ids, case_ids=ids, labels=(None,) * len(ids))
+
+
+def _refuse_duplicates(files: list[BagFile], folder: Path) -> None:
+    seen: dict[str, str] = {}
+    for file in files:
+        first = seen.setdefault(file.slide_id, file.path.name)
+        if first != file.path.name:
+            raise BagError(
+                f"Expected one file a slide, but '{file.slide_id}' has '{first}' and "
+                f"'{file.path.name}' ({folder}). Move one kind of file elsewhere."
+            )
+
+
+def _bad_message(bad: list[tuple[str, str]], count: int) -> str:
+    return (
+        f"Expected usable bags, but got {len(bad)} of {count} that are not: "
+        f"{listed([slide_id for slide_id, _ in bad])}. Extract them again, or leave them out "
+        f'with on_bad="skip" (--skip-bad). The first: {bad[0][1]}'
+    )
+
+
+def _warn_skipped(bad: list[tuple[str, str]], count: int) -> None:
+    if bad:
+        warnings.warn(
+            f"{len(bad)} of {count} slides are not usable and are left out: "
+            f"{listed([slide_id for slide_id, _ in bad])}. The first: {bad[0][1]}",
+            SkippedSlideWarning,
+            stacklevel=4,
+        )
+
+
+def _without_unreadable(dataset: BagDataset) -> BagDataset:
+    good, bad = [], []
+    for slide_id in dataset.slide_ids:
+        try:
+            dataset.source.read(slide_id)
+            good.append(slide_id)
+        except BagError as error:
+            bad.append((slide_id, str(error)))
+    if not good:
+        raise BagError(_bad_message(bad, len(dataset)))
+    _warn_skipped(bad, len(dataset))
+    return dataset.subset(good)
+
+
+def _through_cache(
+    dataset: BagDataset, cache: Path, on_bad: Literal["error", "skip"]
+) -> BagDataset:
+    store = _usable_cache(dataset, cache)
+    # A cache made with "skip" lacks bags that are an error now: packing again reports them.
+    if store is None or (store.index.left_out and on_bad == "error"):
+        store = pack_bags(dataset, cache, overwrite=True, on_bad=on_bad)
+    _warn_skipped([(s.slide_id, s.reason) for s in store.index.left_out], len(dataset))
+    return store.dataset()
+
+
+def _usable_cache(dataset: BagDataset, cache: Path) -> PackedStore | None:
+    if not is_store(cache):
+        return None
+    try:
+        store = PackedStore.open(cache)
+    except BagError:
+        # A damaged cache is made again from its sources.
+        return None
+    return store if store.matches(dataset) else None
+
+
+def _match(
+    dataset: BagDataset,
+    table: LabelTable,
+    unusable: set[str],
+    on_mismatch: Literal["error", "skip"],
+    where: str,
+) -> BagDataset:
+    """Keep the slides that have a label, and report those that have none."""
+    labelled = [slide_id for slide_id in dataset.slide_ids if slide_id in table]
+    if not labelled:
+        raise LabelError(
+            f"Expected labels of slides such as '{dataset.slide_ids[0]}', but got only such as "
+            f"{listed(table.slide_ids, 1)} ({where}). Name another column with --slide-column."
+        )
+    unlabelled = [slide_id for slide_id in dataset.slide_ids if slide_id not in table]
+    present = {*dataset.slide_ids, *unusable}
+    absent = [slide_id for slide_id in table.slide_ids if slide_id not in present]
+    problems = " and ".join(
+        f"{len(slides)} {what} ({listed(slides)})"
+        for slides, what in (
+            (unlabelled, "slides without a label"),
+            (absent, "labels without a slide"),
+        )
+        if slides
+    )
+    if problems and on_mismatch == "error":
+        raise LabelError(
+            f"Expected a label for every slide and a slide for every label, but got {problems} "
+            f"({where}). Correct the table, or leave them out with "
+            'on_mismatch="skip" (--skip-missing).'
+        )
+    if problems:
+        warnings.warn(f"Left out: {problems} ({where}).", SkippedSlideWarning, stacklevel=3)
+    return dataset.subset(labelled)
+
+
+def _with_labels(
+    dataset: BagDataset, table: LabelTable, classes: tuple[str, ...] | list[str] | None
+) -> BagDataset:
+    rows = [table.row(slide_id) for slide_id in dataset.slide_ids]
+    names = class_order([row.label for row in rows], classes)
+    return replace(
+        dataset,
+        case_ids=tuple(row.case_id for row in rows),
+        labels=tuple(names.index(row.label) for row in rows),
+        class_names=names,
+    )

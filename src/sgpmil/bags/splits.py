@@ -1,0 +1,254 @@
+"""Cross-validation folds: made so that no patient is in two parts, and checked to be so."""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from sgpmil.bags.labels import LabelTable
+from sgpmil.bags.partition import Case, cases_of, divide
+from sgpmil.bags.tables import listed
+from sgpmil.errors import SplitError
+
+__all__ = [
+    "Fold",
+    "PlaceholderCaseWarning",
+    "SharedCaseWarning",
+    "check_folds",
+    "make_kfold",
+    "make_monte_carlo",
+]
+
+Part = Literal["train", "val", "test"]
+_PARTS: tuple[Part, ...] = ("train", "val", "test")
+
+
+class PlaceholderCaseWarning(UserWarning):
+    """One case id covers most slides, so it cannot name a patient."""
+
+
+class SharedCaseWarning(UserWarning):
+    """A patient has slides in two parts of a fold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The slides of one fold.
+
+    Args:
+        name: Name of the fold, its number as a rule.
+        train: Slides to learn from.
+        val: Slides to choose the best epoch by; may be empty.
+        test: Slides to evaluate on.
+    """
+
+    name: str
+    train: tuple[str, ...]
+    val: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def part(self, name: Part) -> tuple[str, ...]:
+        """Return the slides of a part.
+
+        Example:
+            >>> Fold("0", train=("a",), val=(), test=("b",)).part("test")
+            ('b',)
+        """
+        match name:
+            case "train":
+                return self.train
+            case "val":
+                return self.val
+            case "test":
+                return self.test
+
+
+def make_kfold(
+    table: LabelTable, *, num_folds: int = 5, val_fraction: float = 0.15, seed: int = 0
+) -> tuple[Fold, ...]:
+    """Make folds in which each slide is tested exactly once.
+
+    Args:
+        table: Slides with their cases and labels.
+        num_folds: Number of folds.
+        val_fraction: Share of all slides to validate on.
+        seed: Fixes the folds, whatever the order of the table's rows.
+
+    Raises:
+        SplitError: The numbers are impossible, or a class has too few patients.
+    """
+    if num_folds < 2 or not 0 <= val_fraction < 1 - 1 / num_folds:
+        raise SplitError(
+            f"Expected at least 2 folds and a validation share below 1 - 1/folds, but got "
+            f"{num_folds} folds and {val_fraction}. Change them."
+        )
+    cases = _cases(table)
+    tested = divide(cases, [1 / num_folds] * num_folds, np.random.default_rng([seed, 0]))
+    folds = []
+    for number, test in enumerate(tested):
+        rest = [case for part in tested if part is not test for case in part]
+        val_share = val_fraction / (1 - 1 / num_folds)
+        rng = np.random.default_rng([seed, 1 + number])
+        train, val = divide(_sorted(rest), [1 - val_share, val_share], rng, optional=[1])
+        folds.append(Fold(str(number), _slides(train), _slides(val), _slides(test)))
+    return tuple(folds)
+
+
+def make_monte_carlo(
+    table: LabelTable,
+    *,
+    num_folds: int = 10,
+    val_fraction: float = 0.15,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> tuple[Fold, ...]:
+    """Make folds that are drawn independently of one another.
+
+    Args:
+        table: Slides with their cases and labels.
+        num_folds: Number of folds.
+        val_fraction: Share of all slides to validate on.
+        test_fraction: Share of all slides to test on.
+        seed: Fixes the folds, whatever the order of the table's rows.
+
+    Raises:
+        SplitError: The numbers are impossible, or a class has too few patients.
+    """
+    possible = val_fraction >= 0 and test_fraction > 0 and val_fraction + test_fraction < 1
+    if num_folds < 1 or not possible:
+        raise SplitError(
+            f"Expected at least 1 fold and shares of validation and test that leave slides to "
+            f"train on, but got {num_folds} folds, {val_fraction} and {test_fraction}. Change them."
+        )
+    cases = _cases(table)
+    shares = [1 - val_fraction - test_fraction, val_fraction, test_fraction]
+    folds = []
+    for number in range(num_folds):
+        rng = np.random.default_rng([seed, number])
+        train, val, test = divide(cases, shares, rng, optional=[1])
+        folds.append(Fold(str(number), _slides(train), _slides(val), _slides(test)))
+    return tuple(folds)
+
+
+def check_folds(
+    folds: Sequence[Fold],
+    table: LabelTable,
+    *,
+    allow_missing: bool = False,
+    on_shared_case: Literal["error", "warn"] = "error",
+) -> tuple[Fold, ...]:
+    """Check that folds fit the labels and leak nothing.
+
+    Args:
+        folds: Folds to check.
+        table: Slides with their cases and labels.
+        allow_missing: Leave out slides that the table does not have, rather than refuse them.
+        on_shared_case: What to do about a patient with slides in two parts. Some published
+            splits have one; "warn" accepts them as published.
+
+    Returns:
+        The folds, without the slides left out.
+
+    Raises:
+        SplitError: A slide is named twice or unknown, a part is empty, a patient is in two
+            parts, or a class is evaluated that is not trained on.
+    """
+    if not folds:
+        raise SplitError("Expected at least one fold, but got none.")
+    case_of = _case_lookup(table, stacklevel=3)
+    checked = tuple(_known_part(fold, table, allow_missing) for fold in folds)
+    for fold in checked:
+        _check_slides(fold)
+        _check_cases(fold, case_of, on_shared_case)
+        _check_classes(fold, table)
+    return checked
+
+
+def _known_part(fold: Fold, table: LabelTable, allow_missing: bool) -> Fold:
+    unknown = [s for part in _PARTS for s in fold.part(part) if s not in table]
+    if unknown and not allow_missing:
+        raise SplitError(
+            f"Expected slides of the label table, but fold {fold.name} names {len(unknown)} it "
+            f"does not have: {listed(unknown)}. Add their labels, or leave them out "
+            "(--skip-missing)."
+        )
+    kept = {part: tuple(s for s in fold.part(part) if s in table) for part in _PARTS}
+    return Fold(fold.name, **kept)
+
+
+def _check_slides(fold: Fold) -> None:
+    counts = Counter(slide_id for part in _PARTS for slide_id in fold.part(part))
+    repeated = [slide_id for slide_id, count in counts.items() if count > 1]
+    if repeated:
+        raise SplitError(
+            f"Expected each slide in one part, but fold {fold.name} names {len(repeated)} more "
+            f"than once: {listed(repeated)}. Remove the repetitions."
+        )
+    empty = [part for part in ("train", "test") if not fold.part(part)]
+    if empty:
+        raise SplitError(
+            f"Expected slides to train on and to test on, but fold {fold.name} has none in "
+            f"'{empty[0]}'. Check that its slide names are those of the label table."
+        )
+
+
+def _check_cases(fold: Fold, case_of: dict[str, str], on_shared: Literal["error", "warn"]) -> None:
+    for one, other in combinations(_PARTS, 2):
+        cases = [{case_of[s] for s in fold.part(part)} for part in (one, other)]
+        shared = sorted(cases[0] & cases[1])
+        if not shared:
+            continue
+        found = (
+            f"{len(shared)} patient{'s have' if len(shared) > 1 else ' has'} slides in both "
+            f"'{one}' and '{other}' of fold {fold.name}: {listed(shared)}"
+        )
+        if on_shared == "error":
+            raise SplitError(
+                f"Expected each patient in one part, but {found}. Move their slides together, "
+                'or accept the leak with on_shared_case="warn".'
+            )
+        warnings.warn(found + ".", SharedCaseWarning, stacklevel=3)
+
+
+def _check_classes(fold: Fold, table: LabelTable) -> None:
+    trained = {table.row(slide_id).label for slide_id in fold.train}
+    for part in ("val", "test"):
+        unknown = sorted({table.row(s).label for s in fold.part(part)} - trained)
+        if unknown:
+            raise SplitError(
+                f"Expected every class to be trained on, but got an unknown class in the {part} "
+                f"split of fold {fold.name}: {listed(unknown)}. Move a slide of it to 'train'."
+            )
+
+
+def _cases(table: LabelTable) -> list[Case]:
+    case_of = _case_lookup(table, stacklevel=4)
+    return cases_of(table.slide_ids, [case_of[s] for s in table.slide_ids], table.labels)
+
+
+def _case_lookup(table: LabelTable, stacklevel: int) -> dict[str, str]:
+    """Return the patient of each slide, or the slide itself where cases are placeholders."""
+    counts = Counter(table.case_ids).most_common(1)
+    if counts and counts[0][1] >= max(10, len(table) / 2):
+        case_id, count = counts[0]
+        warnings.warn(
+            f"Case '{case_id}' covers {count} of {len(table)} slides and cannot be one patient: "
+            "each slide is taken as its own case.",
+            PlaceholderCaseWarning,
+            # Each caller is as deep as it says below the code that gave the table.
+            stacklevel=stacklevel,
+        )
+        return {slide_id: slide_id for slide_id in table.slide_ids}
+    return dict(zip(table.slide_ids, table.case_ids, strict=True))
+
+
+def _sorted(cases: Sequence[Case]) -> list[Case]:
+    return sorted(cases, key=lambda case: case.case_id)
+
+
+def _slides(cases: Sequence[Case]) -> tuple[str, ...]:
+    return tuple(sorted(slide_id for case in cases for slide_id in case.slide_ids))

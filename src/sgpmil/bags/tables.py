@@ -1,0 +1,120 @@
+"""Tables of text: CSV, TSV and XLSX, every cell kept as it is written.
+
+Identifiers must not become numbers (leading zeros), and rows may be ragged or span lines, so
+tables are read cell by cell rather than guessed at.
+"""
+
+import csv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgpmil.errors import LabelError, SgpmilError
+
+__all__ = ["TextTable", "listed", "read_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of text cells.
+
+    Args:
+        path: File it was read from.
+        columns: Name of each column, without surrounding spaces.
+        rows: Cells of each row, as many as there are columns, without surrounding spaces.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def column(self, name: str) -> tuple[str, ...]:
+        """Return the cells of the first column of that name.
+
+        Example:
+            >>> TextTable(Path("a.csv"), ("id", "label"), (("a", "0"), ("b", "1"))).column("label")
+            ('0', '1')
+        """
+        position = self.columns.index(name)
+        return tuple(row[position] for row in self.rows)
+
+
+def read_table(path: Path, error: type[SgpmilError] = LabelError) -> TextTable:
+    """Read a table, its kind told by the suffix of its name.
+
+    Args:
+        path: A .csv (separated by commas, semicolons or tabs), .tsv, .txt or .xlsx file.
+        error: What to raise when it cannot be read.
+
+    Raises:
+        SgpmilError: The table is absent, damaged or has no header; of the type `error`.
+    """
+    if not path.is_file():
+        raise error(f"Expected a table, but there is no such file ({path}). Check the path.")
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".tsv", ".txt", ".xlsx"):
+        raise error(
+            f"Expected a .csv, .tsv or .xlsx table, but got '{path.name}' ({path}). "
+            "Save it as one of these."
+        )
+    try:
+        rows = _xlsx_rows(path) if suffix == ".xlsx" else _text_rows(path)
+    except (OSError, csv.Error, UnicodeError, zipfile.BadZipFile, KeyError, ValueError) as cause:
+        raise error(
+            f"Expected a readable table, but got '{cause}' ({path}). Save it again as UTF-8 CSV."
+        ) from cause
+    rows = [row for row in rows if any(row)]
+    if not rows:
+        raise error(f"Expected a table with a header, but got an empty one ({path}). Fill it.")
+    header = rows[0]
+    while header and not header[-1]:
+        header.pop()
+    return TextTable(path, tuple(header), _body(rows[1:], len(header), path, error))
+
+
+def listed(names: list[str] | tuple[str, ...], limit: int = 3) -> str:
+    """List the first few of many names for a message.
+
+    Example:
+        >>> listed(["a", "b", "c", "d", "e"])
+        "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(f"'{name}'" for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _text_rows(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header = file.readline()
+        file.seek(0)
+        separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+        reader = csv.reader(file, delimiter=separator, strict=True)
+        # A cell that spans lines becomes one line: ids and labels never hold a break.
+        return [[" ".join(cell.split()) for cell in row] for row in reader]
+
+
+def _xlsx_rows(path: Path) -> list[list[str]]:
+    import openpyxl
+
+    workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    try:
+        rows = workbook.worksheets[0].iter_rows(values_only=True)
+        return [[_cell_text(cell) for cell in row] for row in rows]
+    finally:
+        workbook.close()
+
+
+def _cell_text(cell: object) -> str:
+    return "" if cell is None else " ".join(str(cell).split())
+
+
+def _body(
+    rows: list[list[str]], width: int, path: Path, error: type[SgpmilError]
+) -> tuple[tuple[str, ...], ...]:
+    for number, row in enumerate(rows, start=1):
+        if any(row[width:]):
+            raise error(
+                f"Expected {width} cells in each row, as in the header, but got {len(row)} in "
+                f"row {number} ({path}). Quote cells that hold the separator."
+            )
+    return tuple(tuple((row + [""] * width)[:width]) for row in rows)

@@ -1,0 +1,63 @@
+"""The errors a user can cause.
+
+Each message is one sentence: what was expected, what was found, where, and what to do. The
+command line prints it without a traceback and exits with code 2.
+"""
+
+__all__ = [
+    "BagError",
+    "CheckpointError",
+    "EmptyBagError",
+    "LabelError",
+    "MissingPartError",
+    "PredictionError",
+    "RunFolderError",
+    "SettingsError",
+    "SgpmilError",
+    "SplitError",
+    "TrainingError",
+]
+
+
+class SgpmilError(Exception):
+    """Base of every error that a user can cause."""
+
+
+class BagError(SgpmilError):
+    """A bag, or the file it should come from, is not usable."""
+
+
+class EmptyBagError(BagError):
+    """A bag without instances: a slide on which no tissue was found."""
+
+
+class LabelError(SgpmilError):
+    """A label table is unreadable, or does not fit the bags."""
+
+
+class SplitError(SgpmilError):
+    """A split is unreadable, leaks patients, or does not fit the bags."""
+
+
+class SettingsError(SgpmilError):
+    """An unknown or impossible setting."""
+
+
+class CheckpointError(SgpmilError):
+    """A checkpoint is unreadable, damaged or of another model."""
+
+
+class TrainingError(SgpmilError):
+    """Training could not go on."""
+
+
+class PredictionError(SgpmilError):
+    """A table of predictions cannot be evaluated."""
+
+
+class RunFolderError(SgpmilError):
+    """A run folder exists already, is incomplete or cannot be written."""
+
+
+class MissingPartError(SgpmilError):
+    """An optional part of the package is not installed."""

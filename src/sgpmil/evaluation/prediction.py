@@ -1,0 +1,256 @@
+"""What a model says of one slide and of its instances."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sgpmil.errors import PredictionError
+from sgpmil.shapes import Float, Int
+
+__all__ = ["InstanceScores", "Prediction", "ScoreKind", "entropy"]
+
+ScoreKind = Literal["attention", "evidence"]
+"""`attention`: where the model looked. `evidence`: what an instance adds to a class's logit."""
+
+RANGE_TOLERANCE = 1e-6
+"""How far a probability may leave [0, 1]: a single-precision softmax does, by rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceScores:
+    """Scores of the instances of one slide, with their posterior spread.
+
+    Args:
+        attention_mean: Posterior mean of each instance's attention.
+        attention_std: Posterior standard deviation of each instance's attention.
+        evidence_mean: Mean share of each instance in each class's logit, where the model's
+            classifier is linear in the pooled embedding.
+        evidence_std: Standard deviation of that share.
+        coords: Top-left corner of each instance in level-0 pixels (x, y).
+        patch_size: Side of an instance in level-0 pixels.
+        instance_labels: Class of each instance where known; negative where unknown.
+
+    Raises:
+        PredictionError: The arrays do not describe the same instances, or evidence comes
+            without its standard deviation.
+    """
+
+    attention_mean: Float[np.ndarray, " N"]
+    attention_std: Float[np.ndarray, " N"]
+    evidence_mean: Float[np.ndarray, "N C"] | None = None
+    evidence_std: Float[np.ndarray, "N C"] | None = None
+    coords: Int[np.ndarray, "N 2"] | None = None
+    patch_size: int | None = None
+    instance_labels: Int[np.ndarray, " N"] | None = None
+
+    def __post_init__(self) -> None:
+        _check_instances(self)
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances N."""
+        return len(self.attention_mean)
+
+    def score(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
+        r"""Score the instances for one class.
+
+        The evidence score is the margin of the class over the mean of the others,
+
+        $$ m_{k,c} = e_{k,c} - \frac{1}{C-1} \sum_{c' \neq c} e_{k,c'}, $$
+
+        because the softmax ignores a common shift of the logits: $e_{k,c}$ alone is not
+        identified. Attention does not depend on the class.
+
+        Args:
+            kind: Which score.
+            class_index: Class c.
+
+        Raises:
+            PredictionError: There is no evidence, or no such class.
+
+        Example:
+            >>> evidence = np.array([[0.0, 3.0, 1.0]])
+            >>> scores = InstanceScores(np.ones(1), np.zeros(1), evidence, evidence)
+            >>> scores.score("evidence", 1)
+            array([2.5])
+        """
+        if kind == "attention":
+            return self.attention_mean
+        evidence, _ = self._evidence(kind, class_index)
+        return _margin(evidence, class_index)
+
+    def score_std(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
+        r"""Give the posterior standard deviation of `score`.
+
+        Evidence is $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
+        $q_{k,c} = v_c \cdot h_k$. Its mean is $\bar w_k q_{k,c}$ and its standard deviation
+        $\sigma_k |q_{k,c}|$, so $\operatorname{sign}(\bar e_{k,c}) \operatorname{std}(e_{k,c}) =
+        \sigma_k q_{k,c}$ and, the margin being linear,
+
+        $$ \operatorname{std}(m_{k,c}) = \Bigl| \sigma_k q_{k,c}
+           - \frac{1}{C-1} \sum_{c' \neq c} \sigma_k q_{k,c'} \Bigr|. $$
+
+        Args:
+            kind: Which score.
+            class_index: Class c.
+
+        Raises:
+            PredictionError: There is no evidence, or no such class.
+        """
+        if kind == "attention":
+            return self.attention_std
+        mean, std = self._evidence(kind, class_index)
+        return np.asarray(np.abs(_margin(np.sign(mean) * std, class_index)))
+
+    def _evidence(
+        self, kind: str, class_index: int
+    ) -> tuple[Float[np.ndarray, "N C"], Float[np.ndarray, "N C"]]:
+        if kind != "evidence":
+            raise PredictionError(
+                f"Expected the score 'attention' or 'evidence', but got '{kind}'. "
+                "Choose one of the two."
+            )
+        if self.evidence_mean is None or self.evidence_std is None:
+            raise PredictionError(
+                "Expected scores with evidence, but this model gives none. Use attention instead."
+            )
+        num_classes = self.evidence_mean.shape[1]
+        if not 0 <= class_index < num_classes:
+            raise PredictionError(
+                f"Expected a class between 0 and {num_classes - 1}, but got {class_index}. "
+                "Choose a class that the model knows."
+            )
+        return self.evidence_mean, self.evidence_std
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """What a model says of one slide.
+
+    Args:
+        slide_id: Name of the slide.
+        case_id: Patient the slide belongs to.
+        label: Class index, or None where unknown.
+        probs: Probability of each class.
+        std: Posterior standard deviation of each probability; NaN where unknown.
+        entropy: Entropy of the mean probabilities: all of the uncertainty, in nats.
+        expected_entropy: Mean entropy of the samples: the part that lies in the data.
+        mutual_information: Their difference: the part that lies in the model.
+        instances: Scores of the instances.
+    """
+
+    slide_id: str
+    case_id: str
+    label: int | None
+    probs: Float[np.ndarray, " C"]
+    std: Float[np.ndarray, " C"]
+    entropy: float
+    expected_entropy: float
+    mutual_information: float
+    instances: InstanceScores | None = None
+
+    @property
+    def predicted_class(self) -> int:
+        """Class of the largest probability (the first of equal ones)."""
+        return int(np.argmax(self.probs))
+
+    @staticmethod
+    def from_samples(
+        slide_id: str,
+        case_id: str,
+        label: int | None,
+        prob_samples: Float[np.ndarray, "S C"],
+        instances: InstanceScores | None = None,
+    ) -> "Prediction":
+        r"""Summarise the samples of the posterior.
+
+        $$ p = \frac{1}{S} \sum_s p_s, \qquad
+           I = H(p) - \frac{1}{S} \sum_s H(p_s) \ge 0, \qquad H(p) = -\sum_c p_c \ln p_c $$
+
+        The standard deviation divides by S - 1 and is 0 for a single sample.
+
+        Args:
+            slide_id: Name of the slide.
+            case_id: Patient the slide belongs to.
+            label: Class index, or None where unknown.
+            prob_samples: Probabilities $p_s$ of each sample.
+            instances: Scores of the instances.
+
+        Raises:
+            PredictionError: There is no sample, or one is not a distribution.
+
+        Example:
+            >>> Prediction.from_samples("a", "a", 1, np.array([[0.2, 0.8], [0.4, 0.6]])).probs
+            array([0.3, 0.7])
+        """
+        samples = np.asarray(prob_samples, dtype=np.float64)
+        _check_samples(samples, slide_id)
+        probs = samples.mean(axis=0)
+        std = samples.std(axis=0, ddof=1) if len(samples) > 1 else np.zeros_like(probs)
+        total, expected = float(entropy(probs)), float(entropy(samples).mean())
+        return Prediction(
+            slide_id=slide_id,
+            case_id=case_id,
+            label=label,
+            probs=probs,
+            std=std,
+            entropy=total,
+            expected_entropy=expected,
+            mutual_information=max(0.0, total - expected),
+            instances=instances,
+        )
+
+
+def entropy(probs: Float[np.ndarray, "*batch C"]) -> Float[np.ndarray, "*batch"]:
+    r"""Give the entropy $-\sum_c p_c \ln p_c$ in nats, with $0 \ln 0 = 0$.
+
+    Args:
+        probs: Distributions along the last axis.
+    """
+    logs = np.log(np.where(probs > 0, probs, 1.0))
+    return np.asarray(-(probs * logs).sum(axis=-1))
+
+
+def _margin(values: Float[np.ndarray, "N C"], class_index: int) -> Float[np.ndarray, " N"]:
+    own = values[:, class_index]
+    num_others = max(1, values.shape[1] - 1)  # a single logit stands against zero
+    return np.asarray(own - (values.sum(axis=1) - own) / num_others)
+
+
+def _check_samples(samples: Float[np.ndarray, "S C"], slide_id: str) -> None:
+    if samples.ndim != 2 or samples.size == 0:
+        raise PredictionError(
+            f"Expected the probabilities of '{slide_id}' as a matrix (samples, classes), "
+            f"but got shape {samples.shape}. Pass one row a sample."
+        )
+    valid = np.isfinite(samples) & (np.abs(samples - 0.5) <= 0.5 + RANGE_TOLERANCE)
+    if not valid.all():
+        raise PredictionError(
+            f"Expected probabilities between 0 and 1 for '{slide_id}', "
+            f"but got {samples[~valid][0]}. Pass probabilities, not logits."
+        )
+
+
+def _check_instances(scores: InstanceScores) -> None:
+    num = scores.attention_mean.shape[0] if scores.attention_mean.ndim else 0
+    num_classes = None if scores.evidence_mean is None else scores.evidence_mean.shape[-1:]
+    evidence_shape = None if num_classes is None else (num, *num_classes)
+    expected = {
+        "attention_mean": (scores.attention_mean, (num,)),
+        "attention_std": (scores.attention_std, (num,)),
+        "evidence_mean": (scores.evidence_mean, evidence_shape),
+        "evidence_std": (scores.evidence_std, evidence_shape),
+        "coords": (scores.coords, None if scores.coords is None else (num, 2)),
+        "instance_labels": (
+            scores.instance_labels,
+            None if scores.instance_labels is None else (num,),
+        ),
+    }
+    for name, (array, shape) in expected.items():
+        found = None if array is None else array.shape
+        if found != shape:
+            raise PredictionError(
+                f"Expected '{name}' of shape {shape}, for the instances of 'attention_mean' and "
+                f"the classes of 'evidence_mean', but got {found}. Take all from the same bag."
+            )

@@ -1,0 +1,283 @@
+"""Predictions on disk: parquet (ours), CSV (anyone's) and HDF5 for the scores of instances."""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sgpmil.bags.files import atomic_path
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import InstanceScores, Prediction, entropy
+from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
+from sgpmil.shapes import Float
+
+__all__ = [
+    "PredictionTable",
+    "read_instance_scores",
+    "read_predictions",
+    "write_instance_scores",
+    "write_predictions",
+]
+
+FilePath = str | os.PathLike[str]
+
+_METADATA_KEY = b"sgpmil"
+_FORMAT = 1
+_MEASURES = ("entropy", "expected_entropy", "mutual_information")
+_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std")
+_DATASETS = (*_SCORES, "coords", "instance_labels")
+
+
+def write_predictions(path: FilePath, table: PredictionTable) -> None:
+    """Write predictions as parquet, a row a slide.
+
+    Columns: ``slide_id, case_id, label, p_0 … p_{C-1}, std_0 … std_{C-1}, entropy,
+    expected_entropy, mutual_information``; the names of the classes are in the file's metadata.
+    Scores of instances are not written (see `write_instance_scores`).
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        table: Predictions.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, double = table.predictions, pa.float64()
+    columns: dict[str, Any] = {
+        "slide_id": pa.array([p.slide_id for p in rows], pa.string()),
+        "case_id": pa.array([p.case_id for p in rows], pa.string()),
+        "label": pa.array([p.label for p in rows], pa.int64()),
+    }
+    for c in range(table.num_classes):
+        columns[f"p_{c}"] = pa.array(table.probs[:, c], double)
+    for c in range(table.num_classes):
+        columns[f"std_{c}"] = pa.array(table.std[:, c], double)
+    for name in _MEASURES:
+        columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
+    metadata = json.dumps({"format": _FORMAT, "class_names": list(table.class_names)})
+    content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
+    with atomic_path(path) as temporary:
+        pq.write_table(content, temporary)
+
+
+def read_predictions(path: FilePath) -> PredictionTable:
+    """Read predictions, of this package or of any other system.
+
+    Parquet and CSV need the columns ``slide_id``, ``label`` (or CLAM's ``Y``; blank where
+    unknown) and ``p_0 … p_{C-1}``. Other columns of `write_predictions` are used where present;
+    without them, standard deviations, expected entropy and mutual information are NaN.
+
+    Args:
+        path: File to read; a CSV unless it is parquet.
+
+    Raises:
+        PredictionError: The file is missing, damaged or empty, or its content is not a table
+            of predictions.
+    """
+    file = Path(path)
+    _require_file(file, "predictions")
+    with file.open("rb") as stream:
+        is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}
+    columns, class_names = _read_parquet(file) if is_parquet else (_read_csv(file), None)
+    return _table(columns, class_names, f"'{file}'")
+
+
+def write_instance_scores(path: FilePath, scores: InstanceScores) -> None:
+    """Write the scores of one slide's instances as HDF5.
+
+    Datasets: ``attention_mean``, ``attention_std``, ``evidence_mean``, ``evidence_std``,
+    ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``; those that
+    the scores do not have are left out.
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        scores: Scores of the instances.
+    """
+    import h5py
+
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        for name in _SCORES:
+            if (array := getattr(scores, name)) is not None:
+                file.create_dataset(name, data=array)
+        if scores.coords is not None:
+            coords = file.create_dataset("coords", data=scores.coords.astype(np.int64))
+            if scores.patch_size is not None:
+                coords.attrs["patch_size_level0"] = scores.patch_size
+        if scores.instance_labels is not None:
+            file.create_dataset("instance_labels", data=scores.instance_labels.astype(np.int64))
+
+
+def read_instance_scores(path: FilePath) -> InstanceScores:
+    """Read what `write_instance_scores` wrote.
+
+    Args:
+        path: File to read.
+
+    Raises:
+        PredictionError: The file is missing or damaged, or lacks the attention.
+    """
+    import h5py
+
+    file = Path(path)
+    _require_file(file, "instance scores")
+    try:
+        with h5py.File(file, "r") as content:
+            found = {name: content[name][()] for name in _DATASETS if name in content}
+            attributes = content["coords"].attrs if "coords" in content else {}
+            patch_size = attributes.get("patch_size_level0")
+    except (OSError, RuntimeError, KeyError, TypeError) as error:
+        raise PredictionError(
+            f"Expected instance scores as HDF5 in '{file}', but it cannot be read ({error}). "
+            "Write it again."
+        ) from error
+    missing = [name for name in _SCORES[:2] if name not in found]
+    if missing:
+        raise PredictionError(
+            f"Expected the dataset '{missing[0]}' in '{file}', but got {sorted(found)}. "
+            "Write the instance scores again."
+        )
+    return InstanceScores(
+        **found,
+        patch_size=None if patch_size is None else int(patch_size),
+    )
+
+
+def _require_file(file: Path, what: str) -> None:
+    if not file.is_file():
+        raise PredictionError(
+            f"Expected a file of {what} at '{file}', but there is none. Check the path."
+        )
+
+
+def _read_parquet(file: Path) -> tuple[dict[str, list[Any]], tuple[str, ...] | None]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        content = pq.read_table(file)
+        metadata = (content.schema.metadata or {}).get(_METADATA_KEY)
+        names = None if metadata is None else tuple(json.loads(metadata)["class_names"])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise PredictionError(
+            f"Expected predictions as parquet in '{file}', but it cannot be read ({error}). "
+            "Predict again, or restore the file."
+        ) from error
+    return content.to_pydict(), names
+
+
+def _read_csv(file: Path) -> dict[str, list[Any]]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            rows = [row for row in csv.reader(stream, strict=True) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise PredictionError(
+            f"Expected predictions as comma-separated text in '{file}', but it cannot be read "
+            f"({error}). Save it as UTF-8 CSV."
+        ) from error
+    if not rows:
+        raise PredictionError(
+            f"Expected predictions in '{file}', but it is empty. Write it with a header line."
+        )
+    header = [name.strip() for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise PredictionError(
+                f"Expected {len(header)} values a row in '{file}', as in its header, but got "
+                f"{len(row)} in row {number}. Complete the row."
+            )
+    return {name: [row[i].strip() for row in rows[1:]] for i, name in enumerate(header)}
+
+
+def _table(
+    columns: dict[str, list[Any]], class_names: tuple[str, ...] | None, where: str
+) -> PredictionTable:
+    label_column = "label" if "label" in columns else "Y"
+    num_classes = sum(name.startswith("p_") and name[2:].isdecimal() for name in columns)
+    needed = ["slide_id", label_column, *(f"p_{c}" for c in range(max(2, num_classes)))]
+    missing = [name if name != "Y" else "label" for name in needed if name not in columns]
+    if missing:
+        raise PredictionError(
+            f"Expected the columns slide_id, label (or Y) and p_0 to p_{{C-1}} in {where}, but "
+            f"{', '.join(missing)} is missing from {', '.join(columns)}. Add it."
+        )
+    if class_names is None:
+        class_names = tuple(str(c) for c in range(num_classes))
+    if len(class_names) != num_classes:
+        raise PredictionError(
+            f"Expected the probabilities of {len(class_names)} classes in {where}, as its "
+            f"metadata names them, but got {num_classes}. Predict again."
+        )
+    if not columns["slide_id"]:
+        raise PredictionError(
+            f"Expected at least one slide in {where}, but got none. Predict at least one slide."
+        )
+    slide_ids = ["" if name is None else str(name) for name in columns["slide_id"]]
+    case_ids = [name or own for name, own in zip(_text(columns, "case_id"), slide_ids, strict=True)]
+    probs = _matrix(columns, "p", num_classes, where)
+    labels = _labels(columns[label_column], label_column, where)
+    check_predictions(probs, labels, slide_ids, where)
+    std = _matrix(columns, "std", num_classes, where)
+    measures = np.stack([_numbers(columns, name, where) for name in _MEASURES], axis=1)
+    measures[:, 0] = np.where(np.isnan(measures[:, 0]), entropy(probs), measures[:, 0])
+    return PredictionTable(
+        tuple(
+            Prediction(
+                slide_id=slide_ids[i],
+                case_id=case_ids[i],
+                label=labels[i],
+                probs=probs[i],
+                std=std[i],
+                entropy=float(measures[i, 0]),
+                expected_entropy=float(measures[i, 1]),
+                mutual_information=float(measures[i, 2]),
+            )
+            for i in range(len(slide_ids))
+        ),
+        class_names,
+    )
+
+
+def _text(columns: dict[str, list[Any]], name: str) -> list[str]:
+    values = columns.get(name, [""] * len(columns["slide_id"]))
+    return ["" if value is None else str(value) for value in values]
+
+
+def _matrix(
+    columns: dict[str, list[Any]], prefix: str, num_classes: int, where: str
+) -> Float[np.ndarray, "n C"]:
+    names = [f"{prefix}_{c}" for c in range(num_classes)]
+    return np.stack([_numbers(columns, name, where) for name in names], axis=1)
+
+
+def _numbers(columns: dict[str, list[Any]], name: str, where: str) -> Float[np.ndarray, " n"]:
+    values = columns.get(name, [None] * len(columns["slide_id"]))
+    return np.array([_number(value, name, where) for value in values], dtype=np.float64)
+
+
+def _number(value: Any, column: str, where: str) -> float:
+    if value is None or value in ("", "NA", "<NA>", "None"):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise PredictionError(
+            f"Expected numbers in column '{column}' of {where}, but got {value!r}. Correct it."
+        ) from error
+
+
+def _labels(values: Sequence[Any], column: str, where: str) -> list[int | None]:
+    labels: list[int | None] = []
+    for value in values:
+        number = _number(value, column, where)
+        if not math.isnan(number) and not number.is_integer():
+            raise PredictionError(
+                f"Expected class indices in column '{column}' of {where}, but got {value!r}. "
+                "Number the classes from 0."
+            )
+        labels.append(None if math.isnan(number) else int(number))
+    return labels

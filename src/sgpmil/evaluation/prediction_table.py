@@ -1,0 +1,165 @@
+"""The predictions of a set of slides."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction
+from sgpmil.shapes import Float, Int
+
+__all__ = ["PredictionTable", "check_predictions"]
+
+SUM_TOLERANCE = 1e-3
+"""How far the probabilities of a slide may be from summing to 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictionTable:
+    """The predictions of a set of slides, under one list of classes.
+
+    Args:
+        predictions: One prediction a slide.
+        class_names: Name of each class.
+
+    Raises:
+        PredictionError: A slide occurs twice, a distribution is not one, or a label is not
+            among the classes.
+
+    Example:
+        >>> one = Prediction.from_samples("a", "a", None, np.array([[0.2, 0.8]]))
+        >>> table = PredictionTable((one,), ("normal", "tumour"))
+        >>> len(table), len(table.labelled())
+        (1, 0)
+    """
+
+    predictions: tuple[Prediction, ...]
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for prediction in self.predictions:
+            if prediction.probs.shape != (self.num_classes,):
+                raise PredictionError(
+                    f"Expected {self.num_classes} probabilities for '{prediction.slide_id}', one "
+                    f"a class, but got shape {prediction.probs.shape}. Name every class."
+                )
+        check_predictions(
+            self.probs, [p.label for p in self.predictions], self.slide_ids, "the predictions"
+        )
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.class_names)
+
+    @property
+    def slide_ids(self) -> tuple[str, ...]:
+        """Name of each slide."""
+        return tuple(prediction.slide_id for prediction in self.predictions)
+
+    @property
+    def probs(self) -> Float[np.ndarray, "n C"]:
+        """Probability of each class for each slide."""
+        rows = [prediction.probs for prediction in self.predictions]
+        return np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+
+    @property
+    def std(self) -> Float[np.ndarray, "n C"]:
+        """Posterior standard deviation of each probability."""
+        rows = [prediction.std for prediction in self.predictions]
+        return np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+
+    @property
+    def labels(self) -> Int[np.ndarray, " n"]:
+        """Label of each slide.
+
+        Raises:
+            PredictionError: A slide has none.
+        """
+        labels = [prediction.label for prediction in self.predictions]
+        known = [label for label in labels if label is not None]
+        if len(known) < len(labels):
+            raise PredictionError(
+                f"Expected a label for every slide, but {len(labels) - len(known)} of "
+                f"{len(labels)} have none. Take the labelled slides alone with .labelled()."
+            )
+        return np.asarray(known, dtype=np.int64)
+
+    def labelled(self) -> "PredictionTable":
+        """Keep the slides with a label."""
+        kept = tuple(p for p in self.predictions if p.label is not None)
+        return PredictionTable(kept, self.class_names)
+
+
+def check_predictions(
+    probs: Float[np.ndarray, "n C"],
+    labels: Sequence[int | None],
+    slide_ids: Sequence[str],
+    where: str,
+) -> None:
+    """Refuse what cannot be a table of predictions.
+
+    Args:
+        probs: Probability of each class for each slide.
+        labels: Label of each slide, or None.
+        slide_ids: Name of each slide.
+        where: What holds them, for the message.
+
+    Raises:
+        PredictionError: A slide occurs twice or has no name, a distribution is not one, or a
+            label is not among the classes.
+    """
+    _check_slide_ids(slide_ids, where)
+    _check_distributions(probs, slide_ids, where)
+    num_classes = probs.shape[1]
+    for slide_id, label in zip(slide_ids, labels, strict=True):
+        if label is not None and not 0 <= label < num_classes:
+            raise PredictionError(
+                f"Expected labels between 0 and {num_classes - 1} in {where}, but got {label} "
+                f"for '{slide_id}'. Number the classes as the probabilities are."
+            )
+
+
+def _check_slide_ids(slide_ids: Sequence[str], where: str) -> None:
+    seen: set[str] = set()
+    for row, slide_id in enumerate(slide_ids):
+        if not slide_id:
+            raise PredictionError(
+                f"Expected a name for every slide in {where}, but row {row} has none. Fill it in."
+            )
+        if slide_id in seen:
+            raise PredictionError(
+                f"Expected every slide once in {where}, but got '{slide_id}' twice. "
+                "Keep one row a slide."
+            )
+        seen.add(slide_id)
+
+
+def _check_distributions(
+    probs: Float[np.ndarray, "n C"], slide_ids: Sequence[str], where: str
+) -> None:
+    def refuse(bad: Int[np.ndarray, " k"], expected: str, what_to_do: str) -> None:
+        if len(bad):
+            row = int(bad[0])
+            raise PredictionError(
+                f"Expected {expected} in {where}, but got {probs[row].tolist()} for "
+                f"'{slide_ids[row]}' ({len(bad)} of {len(probs)} slides). {what_to_do}"
+            )
+
+    finite = np.isfinite(probs).all(axis=1)
+    refuse(np.flatnonzero(~finite), "a number for every probability", "Predict these slides again.")
+    outside = (probs < -RANGE_TOLERANCE) | (probs > 1 + RANGE_TOLERANCE)
+    refuse(
+        np.flatnonzero(outside.any(axis=1)),
+        "probabilities between 0 and 1",
+        "Write probabilities, not logits.",
+    )
+    refuse(
+        np.flatnonzero(np.abs(probs.sum(axis=1) - 1) > SUM_TOLERANCE),
+        "probabilities that sum to 1",
+        "Write the softmax over all classes.",
+    )

@@ -1,0 +1,110 @@
+"""A model and bags become predictions."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+
+from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.models.contract import MILModel, ModelOutput
+
+__all__ = ["predict"]
+
+MAX_INSTANCES = 32_768
+"""Instances packed into one batch; a larger bag makes a batch of its own."""
+
+
+@torch.no_grad()
+def predict(
+    model: MILModel,
+    bags: Iterable[Bag],
+    *,
+    class_names: tuple[str, ...] | None = None,
+    with_instances: bool = True,
+    device: torch.device | str | None = None,
+    on_bag: Callable[[str], None] | None = None,
+) -> PredictionTable:
+    """Predict bags, labelled or not.
+
+    A slide's prediction does not depend on the other bags, on their order or on batching.
+
+    Args:
+        model: The model; it is left in evaluation mode.
+        bags: Bags, or a data set.
+        class_names: Class names; numbers where not given.
+        with_instances: Whether to keep the scores of the instances.
+        device: Where to compute; where the model is, by default.
+        on_bag: Called with each slide's name when it is done.
+
+    Raises:
+        PredictionError: A bag does not have the number of features the model was trained on.
+    """
+    model.eval()
+    if device is not None:
+        model.to(device)
+    parameter = next(model.parameters())
+    names = class_names or tuple(str(c) for c in range(model.num_classes))
+    predictions: list[Prediction] = []
+    for group in _groups(bags):
+        for bag in group:
+            if bag.feature_dim != model.in_dim:
+                raise PredictionError(
+                    f"Expected bags of {model.in_dim} features, as the model was trained on, but "
+                    f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
+                )
+        batch = BagBatch.pack(group).to(parameter.device, dtype=parameter.dtype)
+        output = model(batch)
+        bounds = batch.offsets.tolist()
+        probs = output.probs.double().cpu().numpy()
+        for b, bag in enumerate(group):
+            scores = _scores(output, bounds[b], bounds[b + 1], bag) if with_instances else None
+            predictions.append(
+                Prediction.from_samples(bag.slide_id, bag.case_id, bag.label, probs[b], scores)
+            )
+            if on_bag is not None:
+                on_bag(bag.slide_id)
+    return PredictionTable(tuple(predictions), names)
+
+
+def _groups(bags: Iterable[Bag]) -> Iterator[list[Bag]]:
+    group: list[Bag] = []
+    count = 0
+    for bag in bags:
+        if group and count + bag.num_instances > MAX_INSTANCES:
+            yield group
+            group, count = [], 0
+        group.append(bag)
+        count += bag.num_instances
+    if group:
+        yield group
+
+
+def _scores(output: ModelOutput, start: int, end: int, bag: Bag) -> InstanceScores:
+    attention = output.attention[:, start:end]
+    evidence_mean = evidence_std = None
+    if output.instance_logits is not None:
+        # The classifier is fixed, so the evidence varies over samples as its weight does.
+        weights = output.weights[:, start:end]
+        logits = output.instance_logits[start:end]
+        evidence_mean = _array(weights.mean(0)[:, None] * logits)
+        evidence_std = _array(_std(weights)[:, None] * logits.abs())
+    return InstanceScores(
+        attention_mean=_array(attention.mean(0)),
+        attention_std=_array(_std(attention)),
+        evidence_mean=evidence_mean,
+        evidence_std=evidence_std,
+        coords=None if bag.coords is None else bag.coords.numpy(),
+        patch_size=bag.patch_size,
+        instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+    )
+
+
+def _std(samples: torch.Tensor) -> torch.Tensor:
+    return samples.std(0, correction=1) if len(samples) > 1 else torch.zeros_like(samples[0])
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return values.float().cpu().numpy()

@@ -1,0 +1,41 @@
+"""The Cholesky factor of a covariance matrix that may be nearly singular."""
+
+import torch
+from torch import Tensor
+
+from sgpmil.errors import TrainingError
+from sgpmil.shapes import Float
+
+__all__ = ["jittered_cholesky"]
+
+_ATTEMPTS = 4
+
+
+def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[Tensor, "M M"]:
+    r"""Factorise $K + jI = LL^\top$ in float64, whatever the dtype of K.
+
+    Where that fails, the jitter is raised tenfold, up to a thousand times the given one.
+
+    Args:
+        covariance: A symmetric positive semi-definite matrix $K$.
+        jitter: The value $j$ added to its diagonal.
+
+    Raises:
+        TrainingError: The matrix holds NaN, or is far from positive definite.
+
+    Example:
+        >>> jittered_cholesky(torch.ones(2, 2), 1.0)[0, 0] ** 2
+        tensor(2., dtype=torch.float64)
+    """
+    matrix = covariance.double()
+    identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+    for attempt in range(_ATTEMPTS):
+        factor, info = torch.linalg.cholesky_ex(matrix + jitter * 10**attempt * identity)
+        if not info.item():
+            return factor
+    raise TrainingError(
+        "Expected a positive definite covariance of the inducing points, but its Cholesky "
+        f"factorisation failed even with a jitter of {jitter * 10 ** (_ATTEMPTS - 1):g}: "
+        "a kernel parameter or an inducing point is NaN or has run away. "
+        "Lower the learning rate."
+    )

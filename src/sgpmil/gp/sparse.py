@@ -1,0 +1,151 @@
+r"""The sparse variational Gaussian process, whitened.
+
+With inducing inputs $Z$, $L = \mathrm{chol}(K_{ZZ} + jI)$ and $B = L^{-1} K_{ZX}$, the inducing
+values are $u = \mu(Z) + L v$ with $q(v) = N(m, S)$, $S = L_S L_S^\top$, and
+
+$$ q(f_i) = N\big(\mu(x_i) + B_i^\top m,\;
+   k(x_i, x_i) + j - \lVert B_i \rVert^2 + \lVert L_S^\top B_i \rVert^2\big). $$
+
+Kernels, means and the variational distribution are GPyTorch's. The step from them to marginals
+is ours because it is the hot path: the M×M factor is taken in float64, everything of the
+instances' number is a matrix product in the compute dtype, and no N×N matrix appears.
+"""
+
+from dataclasses import dataclass
+
+import gpytorch.kernels as gpk
+import gpytorch.means as gpm
+import torch
+from gpytorch.variational import CholeskyVariationalDistribution
+from torch import Tensor, nn
+
+from sgpmil.gp.cholesky import jittered_cholesky
+from sgpmil.shapes import Float
+
+__all__ = ["MIN_VARIANCE", "Posterior", "SparseGP"]
+
+MIN_VARIANCE = 1e-6
+"""Floor of a variance before its square root, whose slope at 0 is infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    r"""What the posterior of $f$ at T inputs is made of.
+
+    Args:
+        prior_mean: $\mu(x_i)$.
+        prior_variance: $k(x_i, x_i) + j$.
+        projection: $B = L^{-1} K_{ZX}$.
+        whitened_mean: $m$.
+        whitened_factor: $L_S$, lower triangular.
+    """
+
+    prior_mean: Float[Tensor, " T"]
+    prior_variance: Float[Tensor, " T"]
+    projection: Float[Tensor, "M T"]
+    whitened_mean: Float[Tensor, " M"]
+    whitened_factor: Float[Tensor, "M M"]
+
+    @property
+    def mean(self) -> Float[Tensor, " T"]:
+        r"""$\mu(x_i) + B_i^\top m$."""
+        return self.prior_mean + self.whitened_mean @ self.projection
+
+    @property
+    def variance(self) -> Float[Tensor, " T"]:
+        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2 + \lVert L_S^\top B_i\rVert^2$."""
+        explained = (self.whitened_factor.T @ self.projection).square().sum(0)
+        return (self.prior_variance - self._reduction + explained).clamp(min=MIN_VARIANCE)
+
+    @property
+    def residual_variance(self) -> Float[Tensor, " T"]:
+        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2$: what the inducing values leave unsaid."""
+        return (self.prior_variance - self._reduction).clamp(min=MIN_VARIANCE)
+
+    @property
+    def _reduction(self) -> Float[Tensor, " T"]:
+        return self.projection.square().sum(0)
+
+
+class SparseGP(nn.Module):
+    """A sparse Gaussian process with M inducing points.
+
+    Args:
+        kernel: A GPyTorch kernel.
+        mean: A GPyTorch mean function.
+        inducing_points: Where the inducing inputs start.
+        jitter: Value added to the diagonals of the kernel matrices.
+    """
+
+    def __init__(
+        self,
+        kernel: gpk.Kernel,
+        mean: gpm.Mean,
+        inducing_points: Float[Tensor, "M G"],
+        *,
+        jitter: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.mean = mean
+        self.jitter = jitter
+        self.inducing_points = nn.Parameter(inducing_points.clone())
+        self.variational = CholeskyVariationalDistribution(len(inducing_points))
+        # GPyTorch breaks the symmetry of m at its first call; ours is never called.
+        nn.init.normal_(self.variational.variational_mean, std=1e-3)
+
+    @property
+    def whitened_mean(self) -> Float[Tensor, " M"]:
+        """The mean $m$ of q(v)."""
+        return self.variational.variational_mean
+
+    @property
+    def whitened_factor(self) -> Float[Tensor, "M M"]:
+        """The lower triangular factor $L_S$ of the covariance of q(v)."""
+        return self.variational.chol_variational_covar.tril()
+
+    def posterior(self, inputs: Float[Tensor, "T G"]) -> Posterior:
+        """Condition on the inducing points at the given inputs."""
+        # Half precision would lose the difference of nearly equal variances.
+        with torch.autocast(inputs.device.type, enabled=False):
+            x = inputs.to(self.inducing_points.dtype)
+            z = self.inducing_points
+            Kzz = self.kernel(z).to_dense()
+            Kzx = self.kernel(z, x).to_dense()
+            Lz = jittered_cholesky(Kzz, self.jitter)
+            identity = torch.eye(len(Lz), dtype=Lz.dtype, device=Lz.device)
+            inverse = torch.linalg.solve_triangular(Lz, identity, upper=False)
+            return Posterior(
+                prior_mean=self.mean(x),
+                prior_variance=self.kernel(x, diag=True) + self.jitter,
+                projection=inverse.to(Kzx.dtype) @ Kzx,  # L⁻¹ K_ZX
+                whitened_mean=self.whitened_mean,
+                whitened_factor=self.whitened_factor,
+            )
+
+    def joint_covariance(
+        self, inputs: Float[Tensor, "N G"], projection: Float[Tensor, "M N"]
+    ) -> Float[Tensor, "N N"]:
+        r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.
+
+        Args:
+            inputs: The instances of one bag.
+            projection: Their columns $B$ of `Posterior.projection`.
+        """
+        with torch.autocast(inputs.device.type, enabled=False):
+            x = inputs.to(self.inducing_points.dtype)
+            Kxx = self.kernel(x).to_dense().double()
+            B = projection.double()
+            SB = self.whitened_factor.double().T @ B
+            noise = self.jitter * torch.eye(len(Kxx), dtype=Kxx.dtype, device=Kxx.device)
+            return Kxx + noise + SB.T @ SB - B.T @ B
+
+    def kl(self) -> Float[Tensor, ""]:
+        r"""The divergence of $q(v)$ from its prior $N(0, I)$.
+
+        $$ \mathrm{KL} = \tfrac12\big(\mathrm{tr} S + m^\top m - M - \log\det S\big) $$
+        """
+        m, Ls = self.whitened_mean, self.whitened_factor
+        # abs: nothing keeps the diagonal of L_S positive.
+        log_det = 2 * Ls.diagonal().abs().log().sum()
+        return 0.5 * (Ls.square().sum() + m @ m - len(m) - log_det)

@@ -1,0 +1,81 @@
+r"""ABMIL: attention-based pooling, plain and gated (Ilse et al., 2018).
+
+$h_i = \mathrm{ReLU}(W_1 x_i + b_1)$, $e_i = w^\top(\tanh(V h_i) \odot \sigma(U h_i))$ (plain:
+without the gate), $a = \mathrm{softmax}(e)$ over the bag, $z = \sum_i a_i h_i$.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.models.contract import MILModel, ModelOutput
+from sgpmil.models.embedding import Standardise, relu_layers
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float
+
+__all__ = ["ABMIL", "ABMILSettings"]
+
+
+@dataclass(frozen=True)
+class ABMILSettings:
+    """How ABMIL is built.
+
+    Args:
+        hidden_dim: Width of the embedding.
+        attention_dim: Width of the attention's hidden layer.
+        gated: Whether the attention has a sigmoid gate.
+        dropout: Dropout of the bag embedding.
+        standardise: Whether features are standardised over the training instances.
+    """
+
+    hidden_dim: int = 512
+    attention_dim: int = 128
+    gated: bool = True
+    dropout: float = 0.15
+    standardise: bool = True
+
+
+class ABMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: ABMILSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: ABMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        self.standardise = Standardise(in_dim)
+        self.mlp = relu_layers((in_dim, settings.hidden_dim))
+        self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
+        self.gate = (
+            nn.Linear(settings.hidden_dim, settings.attention_dim) if settings.gated else None
+        )
+        self.attention = nn.Linear(settings.attention_dim, 1)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        embeddings = self.mlp(self.standardise(batch.features))
+        hidden = self.value(embeddings).tanh()
+        if self.gate is not None:
+            hidden = hidden * self.gate(embeddings).sigmoid()
+        attention = bag_softmax(self.attention(hidden).T, batch.bag_index, batch.num_bags)
+        bag_embeddings = pool(attention, embeddings, batch.offsets)
+        return ModelOutput(
+            logits=self.classifier(self.dropout(bag_embeddings)),
+            attention=attention,
+            weights=attention,
+            instance_logits=embeddings @ self.classifier.weight.T,
+        )
+
+    def initialise(self, features: Float[Tensor, "T D"], *, seed: int) -> None:
+        """Fit the standardisation."""
+        del seed
+        if self.settings.standardise:
+            self.standardise.fit(features)

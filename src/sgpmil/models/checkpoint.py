@@ -1,0 +1,131 @@
+"""Models on disk: weights as safetensors, everything else as JSON.
+
+Nothing is pickled, so a checkpoint from elsewhere cannot run code. Both files are written under a
+temporary name and renamed, the JSON last: a checkpoint with its JSON is complete.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from sgpmil.bags.files import atomic_path, write_text
+from sgpmil.errors import CheckpointError
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import build_model
+
+__all__ = ["CheckpointInfo", "load_model", "save_model"]
+
+FORMAT_VERSION = 1
+_CUSTOM_KERNEL = "custom:"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a checkpoint knows besides its weights.
+
+    Args:
+        model: Name of the model in the registry.
+        in_dim: Number of features of an instance.
+        class_names: Class names, in the order of the logits.
+        settings: The model's settings.
+        details: Whatever else is worth keeping (encoder, epoch, data fingerprint).
+    """
+
+    model: str
+    in_dim: int
+    class_names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_model(
+    model: MILModel,
+    path: Path | str,
+    *,
+    class_names: tuple[str, ...],
+    details: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model to ``path`` (``.safetensors``) and its description beside it (``.json``).
+
+    Raises:
+        CheckpointError: The folder cannot be written.
+    """
+    weights, description = _paths(path)
+    settings = asdict(model.settings)
+    if "kernel" in settings and not isinstance(settings["kernel"], str):
+        settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
+    info = CheckpointInfo(model.name, model.in_dim, class_names, settings, dict(details or {}))
+    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    try:
+        with atomic_path(weights) as temporary:
+            temporary.write_bytes(save(state))
+        write_text(
+            description, json.dumps({"format_version": FORMAT_VERSION, **asdict(info)}, indent=2)
+        )
+    except OSError as error:
+        raise CheckpointError(f"Could not write the checkpoint {weights}: {error}.") from error
+    return weights
+
+
+def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointInfo]:
+    """Read a model, in evaluation mode, on the CPU.
+
+    Args:
+        path: The ``.safetensors`` file, its ``.json``, or the folder of a fold.
+        settings: Settings to replace; a kernel of the user's own must be passed again here.
+
+    Raises:
+        CheckpointError: A file is missing, damaged, or does not fit the model.
+    """
+    weights, description = _paths(path)
+    try:
+        content = json.loads(description.read_text())
+        version = content.pop("format_version")
+        content["class_names"] = tuple(content["class_names"])
+        info = CheckpointInfo(**content)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"Expected the description of a checkpoint in {description}, but could not read it: "
+            f"{error}."
+        ) from error
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{description} has format version {version}, but this sgpmil reads up to "
+            f"{FORMAT_VERSION}. Upgrade sgpmil."
+        )
+    values = {**info.settings, **settings}
+    if str(values.get("kernel", "")).startswith(_CUSTOM_KERNEL):
+        raise CheckpointError(
+            f"{weights} was trained with a kernel of your own ({values['kernel']}): "
+            "pass it again, load_model(path, kernel=...)."
+        )
+    model = build_model(info.model, in_dim=info.in_dim, num_classes=len(info.class_names), **values)
+    try:
+        state = load_file(weights)
+        dtype = next((v.dtype for k, v in state.items() if k.endswith("weight")), torch.float32)
+        model.to(dtype).load_state_dict(state)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        first = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"Expected the weights of a {info.model} in {weights}, but could not load them: {first}"
+        ) from error
+    return model.eval(), info
+
+
+def _paths(path: Path | str) -> tuple[Path, Path]:
+    path = Path(path)
+    if path.is_dir():
+        path = path / "checkpoint.safetensors"
+    if path.suffix not in (".safetensors", ".json"):
+        raise CheckpointError(
+            f"Expected a checkpoint (.safetensors) or the folder of a fold, but got {path}."
+        )
+    return path.with_suffix(".safetensors"), path.with_suffix(".json")

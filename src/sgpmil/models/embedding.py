@@ -1,0 +1,61 @@
+"""From an encoder's features to the embeddings that a model pools."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.shapes import Float
+
+__all__ = ["MAX_DEVIATIONS", "Standardise", "relu_layers"]
+
+MAX_DEVIATIONS = 5.0
+"""Where standardised features are cut off: rare activations of a slide from another scanner can
+lie dozens of standard deviations out, and would drown every other feature."""
+
+
+class Standardise(nn.Module):
+    """Shift and scale each feature to mean 0 and standard deviation 1 over training instances.
+
+    Until it is fitted it changes nothing.
+
+    Encoders differ in scale by orders of magnitude; a start tuned to one fails on another. The
+    statistics are part of the model, so that prediction uses those of its training set.
+
+    Args:
+        dim: Number of features.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    limit: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+        self.register_buffer("limit", torch.tensor(torch.inf))
+
+    @torch.no_grad()
+    def fit(self, features: Float[Tensor, "T D"]) -> None:
+        """Take mean and scale from a sample of training instances."""
+        values = features.double()
+        std = values.std(dim=0, correction=0)
+        # A feature that is constant here tells nothing; left alone it cannot blow up later.
+        scale = torch.where(std > 1e-6 * values.abs().amax(0).clamp(min=1e-12), std, 1.0)
+        self.mean.copy_(values.mean(0))
+        self.scale.copy_(scale)
+        self.limit.fill_(MAX_DEVIATIONS)
+
+    def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+        """Standardise."""
+        return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+
+
+def relu_layers(dims: Sequence[int]) -> nn.Sequential:
+    """Stack linear layers of the given widths, each followed by a ReLU."""
+    layers: list[nn.Module] = []
+    for width_in, width_out in itertools.pairwise(dims):
+        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+    return nn.Sequential(*layers)

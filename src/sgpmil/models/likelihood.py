@@ -1,0 +1,43 @@
+r"""Three ways to score the samples of a bag's logits against its label.
+
+With $p_s = \mathrm{softmax}(\ell_s)$:
+
+``mean_log_prob``  $-\frac1S \sum_s \log p_s[y]$ — the paper's ELBO
+``mean_logits``    $-\log \mathrm{softmax}(\frac1S \sum_s \ell_s)[y]$ — the released code
+``log_mean_prob``  $-\log \frac1S \sum_s p_s[y]$ — the original AGP
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from sgpmil.errors import SettingsError
+from sgpmil.shapes import Float, Int
+
+__all__ = ["LIKELIHOODS", "Likelihood", "negative_log_likelihood"]
+
+Likelihood = Literal["mean_log_prob", "mean_logits", "log_mean_prob"]
+LIKELIHOODS: tuple[str, ...] = get_args(Likelihood)
+
+
+def negative_log_likelihood(
+    logits: Float[Tensor, "B S C"], labels: Int[Tensor, " B"], likelihood: str
+) -> Float[Tensor, ""]:
+    """Average the negative log-likelihood over bags.
+
+    Raises:
+        SettingsError: No likelihood has that name.
+    """
+    B, S, _ = logits.shape
+    if likelihood == "mean_logits":
+        return F.cross_entropy(logits.mean(1), labels)
+    log_probs = logits.log_softmax(-1).gather(2, labels.view(B, 1, 1).expand(B, S, 1)).squeeze(2)
+    if likelihood == "mean_log_prob":
+        return -log_probs.mean()
+    if likelihood == "log_mean_prob":
+        return -(log_probs.logsumexp(1) - math.log(S)).mean()
+    raise SettingsError(
+        f"Expected likelihood to be one of {', '.join(LIKELIHOODS)}, but got '{likelihood}'."
+    )

@@ -1,0 +1,144 @@
+"""Every model by name, with its settings and presets."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from sgpmil.errors import SettingsError
+from sgpmil.models.abmil import ABMIL, ABMILSettings
+from sgpmil.models.contract import MILModel
+from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
+
+__all__ = ["MODELS", "ModelEntry", "build_model", "list_models", "resolve_settings"]
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model of the registry.
+
+    Args:
+        build: Its class.
+        default: The settings that are used unless others are given.
+        presets: Other named settings.
+    """
+
+    build: Callable[[int, int, Any], MILModel]
+    default: Any
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+
+_PAPER = SGPMILSettings(
+    mean_scale=1.0,
+    mean_bias=None,
+    activation="sigmoid",
+    sampling="independent",
+    likelihood="mean_log_prob",
+    inducing_start="uniform",
+    lengthscale_start="log2",
+    standardise=False,
+)
+_AGP = SGPMILSettings(
+    mean="constant",
+    mean_bias=0.0,
+    activation="softmax",
+    sampling="full",
+    likelihood="log_mean_prob",
+    jitter=1e-3,
+)
+
+MODELS: dict[str, ModelEntry] = {
+    "sgpmil": ModelEntry(
+        SGPMIL,
+        SGPMILSettings(),
+        {
+            "paper": _PAPER,
+            "released": replace(_PAPER, sampling="shared", likelihood="mean_logits"),
+        },
+    ),
+    "agp": ModelEntry(
+        SGPMIL,
+        _AGP,
+        {
+            "released": replace(
+                _AGP,
+                likelihood="mean_logits",
+                inducing_start="uniform",
+                lengthscale_start="log2",
+                standardise=False,
+            )
+        },
+    ),
+    "abmil": ModelEntry(ABMIL, ABMILSettings(), {"released": ABMILSettings(standardise=False)}),
+}
+
+
+def list_models() -> list[str]:
+    """Return the names of all models.
+
+    Example:
+        >>> "sgpmil" in list_models()
+        True
+    """
+    return sorted(MODELS)
+
+
+def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
+    """Return a model's settings with some replaced.
+
+    Args:
+        name: A name of `list_models`.
+        settings: Values by field, and optionally ``preset``, from which the others start.
+
+    Raises:
+        SettingsError: The model, preset or a setting does not exist, or a value is impossible.
+    """
+    if name not in MODELS:
+        raise SettingsError(_unknown("model", name, list_models()))
+    entry = MODELS[name]
+    values = dict(settings)
+    preset = values.pop("preset", None)
+    start = entry.default
+    if preset not in (None, "default"):
+        if preset not in entry.presets:
+            choices = ["default", *entry.presets]
+            raise SettingsError(_unknown(f"preset of {name}", str(preset), choices))
+        start = entry.presets[preset]
+    known = [f.name for f in fields(start)]
+    for key in values:
+        if key not in known:
+            raise SettingsError(_unknown(f"setting of {name}", key, known))
+    return replace(start, **values)
+
+
+def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) -> MILModel:
+    """Build a model by name.
+
+    Args:
+        name: A name of `list_models`.
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: Values of the model's settings that differ from its defaults; ``preset``
+            names other defaults (``paper`` or ``released`` for SGPMIL).
+
+    Raises:
+        SettingsError: The model or a setting does not exist, or a value is impossible.
+
+    Example:
+        >>> build_model("sgpmil", in_dim=1024, num_classes=2).num_parameters()
+        1209686
+    """
+    resolved = resolve_settings(name, settings)
+    if in_dim < 1 or num_classes < 2:
+        raise SettingsError(
+            f"Expected in_dim >= 1 and num_classes >= 2, but got {in_dim} and {num_classes}."
+        )
+    model = MODELS[name].build(in_dim, num_classes, resolved)
+    model.name = name
+    return model
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"Expected a {what} among {', '.join(known)}, but got '{name}'.{hint}"

@@ -1,0 +1,123 @@
+"""Checkpoints of the authors' released code.
+
+Their state dict holds the Gaussian process twice (`sgp.*` and `f_gp.2.*`) and each kernel
+parameter up to three times; all copies are the same tensors. Lightning's files prefix every name
+with `model.`.
+"""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgpmil.errors import CheckpointError
+from sgpmil.models.registry import build_model
+from sgpmil.models.sgpmil import SGPMIL
+
+__all__ = ["import_released", "read_released_checkpoint"]
+
+_GP = "f_gp.2."
+_NAMES = {
+    "f_gp.0.weight": "projection.weight",
+    "f_gp.0.bias": "projection.bias",
+    "cl.weight": "classifier.weight",
+    "cl.bias": "classifier.bias",
+    _GP + "variational_strategy.inducing_points": "gp.inducing_points",
+    _GP + "variational_strategy._variational_distribution.variational_mean": (
+        "gp.variational.variational_mean"
+    ),
+    _GP + "variational_strategy._variational_distribution.chol_variational_covar": (
+        "gp.variational.chol_variational_covar"
+    ),
+    _GP + "mean_module.weights": "gp.mean.weights",
+    _GP + "mean_module.bias": "gp.mean.bias",
+    _GP + "cov_module.kernels.0.raw_outputscale": "gp.kernel.kernels.0.raw_outputscale",
+    _GP + "cov_module.kernels.0.base_kernel.raw_lengthscale": (
+        "gp.kernel.kernels.0.base_kernel.raw_lengthscale"
+    ),
+    _GP + "cov_module.kernels.1.raw_constant": "gp.kernel.kernels.1.raw_constant",
+}
+
+
+def import_released(state_dict: Mapping[str, Tensor], *, jitter: float = 1e-4) -> SGPMIL:
+    """Build the SGPMIL that a state dict of the released code describes.
+
+    The model has the ``released`` preset, the state's layer sizes and dtype, and is in evaluation
+    mode.
+
+    Args:
+        state_dict: Its tensors by name, with or without Lightning's prefix ``model.``.
+        jitter: The jitter it was trained with; the state does not hold it.
+
+    Raises:
+        CheckpointError: A tensor is missing or has an unexpected shape.
+    """
+    state = {name.removeprefix("model."): tensor for name, tensor in state_dict.items()}
+    layers = sorted(
+        (int(name.split(".")[1]) for name in state if _is_mlp(name) and name.endswith("weight")),
+    )
+    names = dict(_NAMES)
+    for layer in layers:
+        for part in ("weight", "bias"):
+            names[f"mlp.{layer}.{part}"] = f"mlp.{layer}.{part}"
+    missing = [name for name in names if name not in state]
+    if missing or not layers:
+        raise CheckpointError(
+            "Expected a checkpoint of the released SGPMIL, but it lacks "
+            f"{', '.join(missing[:3]) or 'the layers mlp.*'}"
+            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}."
+        )
+    widths = [state[f"mlp.{layer}.weight"].shape[0] for layer in layers]
+    num_inducing, gp_dim = state[_GP + "variational_strategy.inducing_points"].shape
+    model = build_model(
+        "sgpmil",
+        in_dim=state[f"mlp.{layers[0]}.weight"].shape[1],
+        num_classes=len(state["cl.bias"]),
+        preset="released",
+        hidden_dims=tuple(widths),
+        gp_dim=gp_dim,
+        num_inducing=num_inducing,
+        jitter=jitter,
+    ).to(state["cl.weight"].dtype)
+    own = model.state_dict()
+    try:
+        for name, ours in names.items():
+            own[ours] = state[name].reshape(own[ours].shape)
+        model.load_state_dict(own)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"A tensor of the released checkpoint has an unexpected shape: {error}"
+        ) from error
+    if not isinstance(model, SGPMIL):
+        raise CheckpointError("The registry's 'sgpmil' is not an SGPMIL.")
+    return model.eval()
+
+
+def read_released_checkpoint(path: Path | str, *, jitter: float | None = None) -> SGPMIL:
+    """Read a ``.ckpt`` or ``.pt`` of the released code without running anything in it.
+
+    Args:
+        path: A Lightning checkpoint, or a saved state dict.
+        jitter: The jitter it was trained with; 1e-4, the released configuration's, by default.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or holds more than tensors.
+    """
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"Expected a checkpoint of the released code in {path}, but could not read it "
+            f"without running code from it: {first}"
+        ) from error
+    state = content.get("state_dict", content) if isinstance(content, dict) else {}
+    return import_released(state, jitter=1e-4 if jitter is None else jitter)
+
+
+def _is_mlp(name: str) -> bool:
+    parts = name.split(".")
+    return len(parts) == 3 and parts[0] == "mlp" and parts[1].isdigit()

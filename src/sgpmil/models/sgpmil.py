@@ -1,0 +1,203 @@
+r"""SGPMIL: attention with a sparse Gaussian process posterior.
+
+Each instance is embedded, $h_i = \mathrm{MLP}(x_i)$, and projected to the inputs of the process,
+$g_i = \sigma(W h_i + b)$. Attention logits $f \sim q(f)$ are drawn $S$ times; each sample gives
+an attention $a_s$, a bag embedding $z_s = \sum_i \tilde a_{si} h_i$ and class logits. AGP is the
+same mechanism with other settings.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, uniform_points
+from sgpmil.gp.kernels import build_kernel, set_lengthscale_from_data
+from sgpmil.gp.means import MeanName, build_mean
+from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
+from sgpmil.gp.sparse import Posterior, SparseGP
+from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.embedding import Standardise, relu_layers
+from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
+from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
+from sgpmil.shapes import Float, Int
+
+__all__ = ["SGPMIL", "SGPMILSettings"]
+
+
+@dataclass(frozen=True)
+class SGPMILSettings:
+    """How SGPMIL is built. The defaults are the package's own; see `presets`.
+
+    Args:
+        hidden_dims: Widths of the embedding's layers.
+        gp_dim: Number of inputs of the Gaussian process.
+        num_inducing: Number of inducing points.
+        num_samples: Number of posterior samples, in training and prediction.
+        kernel: A name (see `sgpmil.gp.KERNELS`) or any GPyTorch kernel.
+        mean: Prior mean of the attention logits.
+        mean_scale: Standard deviation of a linear mean's initial weights and bias.
+        mean_bias: Initial bias of the mean; None draws it.
+        activation: From attention logits to attention.
+        pooling: How attention weighs the embeddings.
+        sampling: How the posterior of a bag is drawn.
+        likelihood: How samples are scored against the label.
+        inducing_start: Where inducing points start.
+        lengthscale_start: ``log2`` as published, or the median distance of training inputs.
+        standardise: Whether features are standardised over the training instances.
+        jitter: Value added to the diagonals of kernel matrices.
+        kl_factor: Weight of the KL divergence.
+        noise_seed: Seed of the samples that prediction draws.
+    """
+
+    hidden_dims: tuple[int, ...] = (768, 384, 256)
+    gp_dim: int = 64
+    num_inducing: int = 80
+    num_samples: int = 30
+    kernel: Any = "rbf"
+    mean: MeanName = "linear"
+    mean_scale: float = 0.1
+    mean_bias: float | None = 0.0
+    activation: Literal["sigmoid", "softmax"] = "softmax"
+    pooling: Pooling = "sum"
+    sampling: SamplingScheme = "inducing"
+    likelihood: Likelihood = "mean_log_prob"
+    inducing_start: InducingStart = "kmeans"
+    lengthscale_start: Literal["log2", "median"] = "median"
+    standardise: bool = True
+    jitter: float = 1e-4
+    kl_factor: float = 1.0
+    noise_seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden_dims", tuple(self.hidden_dims))
+        _check_choice("activation", self.activation, ("sigmoid", "softmax"))
+        _check_choice("pooling", self.pooling, POOLINGS)
+        _check_choice("sampling", self.sampling, SAMPLING_SCHEMES)
+        _check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        _check_choice("inducing_start", self.inducing_start, INDUCING_STARTS)
+        _check_choice("lengthscale_start", self.lengthscale_start, ("log2", "median"))
+        for name in ("gp_dim", "num_inducing", "num_samples"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
+
+
+class SGPMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    is_probabilistic: ClassVar[bool] = True
+    settings: SGPMILSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: SGPMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        hidden_dim = settings.hidden_dims[-1]
+        self.standardise = Standardise(in_dim)
+        self.mlp = relu_layers((in_dim, *settings.hidden_dims))
+        self.projection = nn.Linear(hidden_dim, settings.gp_dim)
+        self.gp = SparseGP(
+            build_kernel(settings.kernel),
+            build_mean(
+                settings.mean,
+                settings.gp_dim,
+                scale=settings.mean_scale,
+                bias=settings.mean_bias,
+            ),
+            uniform_points(settings.num_inducing, settings.gp_dim),
+            jitter=settings.jitter,
+        )
+        self.classifier = nn.Linear(hidden_dim, num_classes)
+
+    def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
+        """Embed instances: $h_i$."""
+        return self.mlp(self.standardise(features))
+
+    def gp_inputs(self, embeddings: Float[Tensor, "T H"]) -> Float[Tensor, "T G"]:
+        r"""Project embeddings to the inputs of the process: $g_i = \sigma(W h_i + b)$."""
+        return self.projection(embeddings).sigmoid()
+
+    def attention_posterior(
+        self, features: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+        """Return mean and variance of the attention logits $q(f_i)$."""
+        posterior = self.gp.posterior(self.gp_inputs(self.embed(features)))
+        return posterior.mean, posterior.variance
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Divergence of the inducing values' posterior from their prior."""
+        return self.gp.kl()
+
+    def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
+        """Classify the bags of a packed batch.
+
+        Args:
+            batch: The bags.
+            noise: Source of the draws. By default fresh in training, and in prediction the same
+                for every bag, so that a slide's result does not depend on its batch.
+        """
+        if noise is None:
+            noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
+        embeddings = self.embed(batch.features)
+        inputs = self.gp_inputs(embeddings)
+        logits_of_attention = draw(
+            self.gp,
+            inputs,
+            self.gp.posterior(inputs),
+            batch.offsets,
+            scheme=self.settings.sampling,
+            num_samples=self.settings.num_samples,
+            noise=noise,
+        )
+        bag_index = batch.bag_index
+        if self.settings.activation == "softmax":
+            attention = bag_softmax(logits_of_attention, bag_index, batch.num_bags)
+        else:
+            attention = logits_of_attention.sigmoid()
+        weights = pooling_weights(attention, bag_index, batch.sizes, self.settings.pooling)
+        bag_embeddings = pool(weights, embeddings, batch.offsets)
+        return ModelOutput(
+            logits=self.classifier(bag_embeddings),
+            attention=attention,
+            weights=weights,
+            instance_logits=embeddings @ self.classifier.weight.T,
+        )
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
+        nll = negative_log_likelihood(output.logits, labels, self.settings.likelihood)
+        return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
+
+    @torch.no_grad()
+    def initialise(self, features: Float[Tensor, "T D"], *, seed: int) -> None:
+        """Fit the standardisation, and start kernel and inducing points where the data are."""
+        settings = self.settings
+        if settings.standardise:
+            self.standardise.fit(features)
+        if settings.inducing_start == "uniform" and settings.lengthscale_start == "log2":
+            return
+        inputs = self.gp_inputs(self.embed(features))
+        if settings.inducing_start == "kmeans":
+            points = kmeans_points(inputs, settings.num_inducing, seed=seed)
+            self.gp.inducing_points.copy_(points)
+        if settings.lengthscale_start == "median":
+            set_lengthscale_from_data(self.gp.kernel, inputs)
+
+    def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
+        """Return the posterior of the attention logits in its parts."""
+        return self.gp.posterior(self.gp_inputs(self.embed(features)))
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SettingsError(
+            f"Expected {name} to be one of {', '.join(choices)}, but got '{value}'."
+        )

@@ -1,0 +1,70 @@
+"""The look that the figures share, and how they are saved."""
+
+import os
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from sgpmil.bags.files import atomic_path
+
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "LABEL_SIZE",
+    "SMALL_SIZE",
+    "TITLE_SIZE",
+    "new_figure",
+    "save_figure",
+    "style_axes",
+]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+"""Colours that the colour-blind can tell apart (Okabe and Ito, 2008; the last by Tol)."""
+
+GREY = "#6b6b6b"
+TITLE_SIZE, LABEL_SIZE, SMALL_SIZE = 11, 10, 8.5
+
+
+def new_figure(width: float, height: float, pad: float = 0.04) -> Figure:
+    """Make an empty figure that no global state of matplotlib knows of.
+
+    Args:
+        width: Width in inches.
+        height: Height in inches.
+        pad: Space around its parts in inches.
+    """
+    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style_axes(axes: Axes, *, title: str = "", x_label: str = "", y_label: str = "") -> None:
+    """Give axes their words and the common look.
+
+    Args:
+        axes: Axes to style.
+        title: Title, set to the left.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+    """
+    axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+    axes.set_xlabel(x_label, fontsize=LABEL_SIZE)
+    axes.set_ylabel(y_label, fontsize=LABEL_SIZE)
+    axes.tick_params(labelsize=SMALL_SIZE, color=GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> None:
+    """Save a figure as PNG; the file appears whole or not at all.
+
+    Args:
+        figure: Figure to save.
+        path: File to write; replaced where it exists.
+        dpi: Pixels an inch.
+    """
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)

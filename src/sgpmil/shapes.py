@@ -1,0 +1,21 @@
+"""The named tensor dimensions of the package.
+
+Every tensor argument and result is annotated with these letters (through jaxtyping, checked
+in the tests only):
+
+==========  =====================================================
+``N``       instances of one bag
+``T``       instances of all bags of a batch, packed end to end
+``B``       bags of a batch
+``D``       features of an instance, as the encoder gives them
+``H``       hidden features of an instance, as the model pools them
+``G``       inputs of the Gaussian process
+``M``       inducing points
+``S``       samples of the attention's posterior
+``C``       classes
+==========  =====================================================
+"""
+
+from jaxtyping import Bool, Float, Int
+
+__all__ = ["Bool", "Float", "Int"]

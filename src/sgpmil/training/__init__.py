@@ -1,0 +1,10 @@
+"""Fit one fold, fit all folds; the only room that knows Lightning.
+
+- `settings`: `TrainingSettings`
+- `fit`: one model on one fold
+- `cross_validation`: all folds, each scored on its own test set
+- `run_folder`: what a run leaves on disk
+- `classifier`: `SGPMILClassifier`, in the manner of scikit-learn
+- `lightning_module`, `callbacks`, `batches`, `schedule`, `divergence`: the parts of `fit`
+- `progress`: the bar
+"""

@@ -1,0 +1,75 @@
+"""The packed batches of an epoch.
+
+Which bags an epoch draws depends on the seed and the epoch alone, so a resumed run sees the same
+ones as an uninterrupted run.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.dataset import BagDataset
+
+__all__ = ["PackedBatches", "draw_epoch", "epoch_loader", "sequential_loader"]
+
+
+def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) -> list[int]:
+    """Draw the positions of an epoch's bags.
+
+    Args:
+        labels: Class of each training bag.
+        seed: Seed of the run.
+        epoch: Number of the epoch.
+        balanced: Draw with replacement, a bag of class c with weight 1 / n_c, as many as there
+            are bags; otherwise every bag once, shuffled.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    if not balanced:
+        return generator.permutation(len(labels)).tolist()
+    classes = np.asarray(labels)
+    counts = np.bincount(classes)
+    weights = 1.0 / counts[classes]
+    return generator.choice(len(labels), size=len(labels), p=weights / weights.sum()).tolist()
+
+
+class PackedBatches(Dataset[BagBatch]):
+    """Groups of bags, each packed when asked for.
+
+    Args:
+        dataset: Where bags are read.
+        groups: Positions in the data set, a group a batch.
+    """
+
+    def __init__(self, dataset: BagDataset, groups: Sequence[Sequence[int]]) -> None:
+        self.dataset = dataset
+        self.groups = groups
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, index: int) -> BagBatch:
+        if not 0 <= index < len(self.groups):
+            raise IndexError(index)
+        bags: list[Bag] = [self.dataset[position] for position in self.groups[index]]
+        return BagBatch.pack(bags)
+
+
+def epoch_loader(
+    dataset: BagDataset, *, seed: int, epoch: int, balanced: bool, bags_per_step: int
+) -> DataLoader[BagBatch]:
+    """Return the training batches of an epoch."""
+    labels = [label for label in dataset.labels if label is not None]
+    order = draw_epoch(labels, seed=seed, epoch=epoch, balanced=balanced)
+    return _loader(dataset, order, bags_per_step)
+
+
+def sequential_loader(dataset: BagDataset, bags_per_step: int) -> DataLoader[BagBatch]:
+    """Return every bag once, in order."""
+    return _loader(dataset, range(len(dataset)), bags_per_step)
+
+
+def _loader(dataset: BagDataset, order: Sequence[int], bags_per_step: int) -> DataLoader[BagBatch]:
+    groups = [order[i : i + bags_per_step] for i in range(0, len(order), bags_per_step)]
+    return DataLoader(PackedBatches(dataset, groups), batch_size=None)

@@ -1,0 +1,127 @@
+"""A classifier of bags in the manner of scikit-learn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.predictor import predict
+from sgpmil.models.contract import MILModel
+from sgpmil.training.fit import fit
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["SGPMILClassifier"]
+
+
+class SGPMILClassifier(ClassifierMixin, BaseEstimator):
+    """Classify bags given as a list of arrays, with uncertainty.
+
+    Args:
+        model: A name of `sgpmil.list_models`.
+        epochs: Number of epochs.
+        learning_rate: Peak learning rate; the package's default where None.
+        bags_per_step: Bags of an optimiser step; the package's default where None.
+        random_state: Seed.
+        device: ``auto``, ``cpu`` or ``gpu``.
+        model_settings: Settings of the model that differ from its defaults.
+        training: Training settings from which the above start.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> bags = [rng.normal(size=(5, 3)) + 3 * (i % 2) for i in range(8)]
+        >>> labels = ["low", "high"] * 4
+        >>> classifier = SGPMILClassifier(epochs=8).fit(bags, labels)
+        >>> classifier.predict(bags[:2]).tolist()
+        ['low', 'high']
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str = "sgpmil",
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        bags_per_step: int | None = None,
+        random_state: int = 0,
+        device: Literal["auto", "cpu", "gpu"] = "auto",
+        model_settings: Mapping[str, Any] | None = None,
+        training: TrainingSettings | None = None,
+    ) -> None:
+        self.model = model
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.bags_per_step = bags_per_step
+        self.random_state = random_state
+        self.device = device
+        self.model_settings = model_settings
+        self.training = training
+
+    def fit(self, bags: Sequence[Any], labels: Sequence[Any]) -> "SGPMILClassifier":
+        """Train on bags, each an array of shape (instances, features), and a label a bag.
+
+        Raises:
+            BagError: A bag is empty, not finite, or has another number of features.
+            LabelError: There is only one class.
+        """
+        self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
+        names = tuple(str(name) for name in self.classes_)
+        data = BagDataset.from_arrays(bags, indices.tolist(), class_names=names)
+        start = self.training or TrainingSettings()
+        settings = replace(
+            start,
+            epochs=self.epochs or start.epochs,
+            learning_rate=self.learning_rate or start.learning_rate,
+            bags_per_step=self.bags_per_step or start.bags_per_step,
+            seed=self.random_state,
+            device=self.device,
+        )
+        self.model_: MILModel = fit(
+            data, model=self.model, model_settings=self.model_settings, training=settings
+        )
+        return self
+
+    def predictions(self, bags: Sequence[Any]) -> PredictionTable:
+        """Predict bags with everything the model says of them.
+
+        Raises:
+            NotFittedError: `fit` was not called.
+            PredictionError: The number of features is not that of the training bags.
+        """
+        if not hasattr(self, "model_"):
+            raise NotFittedError("Expected a fitted classifier. Call fit(bags, labels) first.")
+        names = tuple(str(name) for name in self.classes_)
+        return predict(self.model_, BagDataset.from_arrays(bags), class_names=names)
+
+    def predict_proba(self, bags: Sequence[Any]) -> np.ndarray:
+        """Return class probabilities, averaged over the posterior, a row a bag."""
+        return self.predictions(bags).probs
+
+    def predict_with_uncertainty(self, bags: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return class probabilities and their posterior standard deviations."""
+        table = self.predictions(bags)
+        return table.probs, table.std
+
+    def predict(self, bags: Sequence[Any]) -> np.ndarray:
+        """Return the most probable class of each bag."""
+        return self.classes_[self.predict_proba(bags).argmax(1)]
+
+    def instance_scores(
+        self, bags: Sequence[Any], score: Literal["attention", "evidence"] = "attention"
+    ) -> list[np.ndarray]:
+        """Return the score of each instance, an array a bag.
+
+        Args:
+            bags: The bags.
+            score: ``attention``, where the model looked, or ``evidence``, an instance's share in
+                the margin of the second class (of two), or of the predicted class (of more).
+        """
+        return [
+            p.instances.score(score, 1 if len(self.classes_) == 2 else p.predicted_class)
+            for p in self.predictions(bags).predictions
+            if p.instances is not None
+        ]

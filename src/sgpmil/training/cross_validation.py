@@ -1,0 +1,175 @@
+"""Train and test a model on every fold, each scored on its own test set."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import Fold, check_folds
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.predictor import predict
+from sgpmil.evaluation.summary import (
+    FoldMetrics,
+    MetricSummary,
+    evaluate,
+    summarise,
+    write_metrics,
+)
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import resolve_settings
+from sgpmil.training.fit import fit
+from sgpmil.training.progress import FoldProgress, fold_progress
+from sgpmil.training.run_folder import RunFolder, open_run
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["CrossValidation", "cross_validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossValidation:
+    """The result of a run.
+
+    Args:
+        metrics: Metrics of each fold.
+        predictions: Predictions of each fold's test set.
+        folder: Where it lies on disk, if it does.
+    """
+
+    metrics: tuple[FoldMetrics, ...]
+    predictions: tuple[PredictionTable, ...]
+    folder: Path | None = None
+
+    def summary(self) -> tuple[MetricSummary, ...]:
+        """Summarise every metric over the folds."""
+        return summarise(self.metrics)
+
+
+def cross_validate(
+    bags: BagDataset,
+    splits: Sequence[Fold] | Path | str,
+    *,
+    model: str = "sgpmil",
+    model_settings: Mapping[str, Any] | None = None,
+    training: TrainingSettings | None = None,
+    run: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    only_folds: Sequence[str] | None = None,
+    allow_missing: bool = False,
+    on_shared_case: str = "error",
+    progress: bool = True,
+) -> CrossValidation:
+    """Train a model on each fold and predict the fold's own test set.
+
+    Args:
+        bags: Labelled bags.
+        splits: Folds, or the file or folder they are read from.
+        model: A name of `sgpmil.list_models`.
+        model_settings: Settings of the model that differ from its defaults.
+        training: How to train.
+        run: Folder to write to; nothing is written without it.
+        resume: Go on with an interrupted run.
+        overwrite: Replace an existing run.
+        only_folds: Names of the folds to run; all by default.
+        allow_missing: Leave out slides of the splits that have no bag.
+        on_shared_case: ``error``, or ``warn`` about a patient in two parts of a fold.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        SplitError: The splits do not fit the bags, or leak.
+        RunFolderError: The run exists already or cannot be written.
+        TrainingError: A fold could not be trained.
+    """
+    settings = training or TrainingSettings()
+    table = bags.label_table()
+    folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
+    folds = check_folds(
+        folds,
+        table,
+        allow_missing=allow_missing,
+        on_shared_case="warn" if on_shared_case == "warn" else "error",
+    )
+    if only_folds is not None:
+        folds = tuple(fold for fold in folds if fold.name in set(only_folds))
+    folder = None
+    if run is not None:
+        description = {
+            "model": model,
+            "model_settings": _plain(resolve_settings(model, model_settings or {})),
+            "training": asdict(settings),
+            "class_names": list(bags.class_names),
+            "data_fingerprint": bags.fingerprint(),
+            "folds": {f.name: [len(f.train), len(f.val), len(f.test)] for f in folds},
+        }
+        folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
+    if _fits_in_memory(bags):
+        bags = bags.in_memory()
+    metrics, tables = [], []
+    with fold_progress(settings.epochs, show=progress) as bar:
+        for number, fold in enumerate(folds, start=1):
+            bar.start(f"{model}, fold {fold.name} ({number} of {len(folds)})")
+            done = folder is not None and folder.is_done(fold.name)
+            predictions = (
+                folder.read(fold.name)
+                if done and folder is not None
+                else _run_fold(bags, fold, model, model_settings, settings, folder, resume, bar)
+            )
+            tables.append(predictions)
+            metrics.append(evaluate(predictions, fold.name))
+            bar.say(_fold_line(metrics[-1], done))
+    if folder is not None:
+        write_metrics(folder.metrics, metrics)
+    return CrossValidation(tuple(metrics), tuple(tables), None if folder is None else folder.path)
+
+
+def _run_fold(
+    bags: BagDataset,
+    fold: Fold,
+    model: str,
+    model_settings: Mapping[str, Any] | None,
+    settings: TrainingSettings,
+    folder: RunFolder | None,
+    resume: bool,
+    bar: FoldProgress,
+) -> PredictionTable:
+    fitted: MILModel = fit(
+        bags.subset(fold.train),
+        val=bags.subset(fold.val) if fold.val else None,
+        model=model,
+        model_settings=model_settings,
+        training=settings,
+        folder=None if folder is None else folder.fold(fold.name),
+        resume=resume,
+        on_epoch=bar.epoch,
+    )
+    table = predict(fitted, bags.subset(fold.test), class_names=bags.class_names)
+    if folder is not None:
+        folder.write(fold.name, table)
+    return table
+
+
+def _fold_line(metrics: FoldMetrics, done: bool) -> str:
+    slide = metrics.slide
+    text = (
+        f"fold {metrics.fold}: balanced accuracy {slide.balanced_accuracy:.3f}, "
+        f"AUC {slide.auc:.3f}, ACE {slide.ace:.3f} on {slide.num_slides} slides"
+    )
+    if metrics.instance is not None:
+        text += f", instance AUC {metrics.instance.attention_auc:.3f}"
+    return text + (" (done before)" if done else "")
+
+
+def _fits_in_memory(bags: BagDataset) -> bool:
+    """Keep bags in memory while they take less than half of what is free."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return 2 * bags.nbytes_estimate() < free
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, (str, int, float, bool, tuple, type(None))) else str(value)
+        for key, value in vars(settings).items()
+    }

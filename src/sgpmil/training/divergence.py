@@ -1,0 +1,32 @@
+"""What to say when a loss is not finite."""
+
+import torch
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.models.contract import Loss, MILModel, ModelOutput
+
+__all__ = ["likely_cause"]
+
+
+def likely_cause(model: MILModel, batch: BagBatch, output: ModelOutput, loss: Loss) -> str:
+    """Name the first thing that is not finite, from the input to the loss."""
+    if not torch.isfinite(batch.features).all():
+        return "the bag's features hold NaN or infinity"
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return (
+                f"the weights '{name}' are not finite since an earlier step: "
+                "lower the learning rate"
+            )
+    if not torch.isfinite(output.attention).all():
+        return (
+            "the attention is not finite: features of an extreme scale "
+            "(keep the standardisation on) or too small a jitter"
+        )
+    if not torch.isfinite(output.logits).all():
+        return (
+            "the logits overflow: use precision 32 or bf16, or a pooling that does not grow "
+            "with the bag"
+        )
+    bad = [name for name, term in loss.terms.items() if not torch.isfinite(term)]
+    return f"the loss term '{', '.join(bad)}' overflows: lower the learning rate"

@@ -1,0 +1,233 @@
+"""Fit one model to the bags of one fold."""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.loggers import Logger
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.errors import LabelError, MissingPartError, RunFolderError, TrainingError
+from sgpmil.models.checkpoint import load_model, save_model
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import build_model
+from sgpmil.shapes import Float
+from sgpmil.training.callbacks import (
+    LAST,
+    AtomicCheckpointIO,
+    KeepCheckpoints,
+    ReportEpoch,
+    StopEarly,
+    WriteMetrics,
+)
+from sgpmil.training.lightning_module import FoldData, LightningModel
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["fit"]
+
+MAX_INITIAL_INSTANCES = 50_000
+"""Training instances looked at before the first step."""
+
+_PRECISION: dict[str, Any] = {
+    "32": "32-true",
+    "64": "64-true",
+    "bf16": "bf16-mixed",
+    "16": "16-mixed",
+}
+
+
+def fit(
+    train: BagDataset,
+    *,
+    val: BagDataset | None = None,
+    model: str = "sgpmil",
+    model_settings: Mapping[str, Any] | None = None,
+    training: TrainingSettings | None = None,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    on_epoch: Callable[[Mapping[str, float]], None] | None = None,
+) -> MILModel:
+    """Train a model and return it in evaluation mode, on the CPU.
+
+    Args:
+        train: Training bags, all labelled.
+        val: Validation bags.
+        model: A name of `sgpmil.list_models`.
+        model_settings: Settings of the model that differ from its defaults.
+        training: How to train.
+        folder: Where checkpoints and curves are written; nothing is written without it.
+        resume: Go on from the folder's last checkpoint, where there is one.
+        on_epoch: Called with the metrics of each epoch.
+
+    Raises:
+        LabelError: A bag has no label, or there is only one class.
+        TrainingError: The loss is not finite.
+        SettingsError: A setting does not exist or is impossible.
+    """
+    settings = training or TrainingSettings()
+    _check_labels(train, val)
+    if settings.select == "best" or settings.patience:
+        _require_validation(val)
+    torch.manual_seed(settings.seed)
+    network = build_model(
+        model,
+        in_dim=train.feature_dim,
+        num_classes=train.num_classes,
+        **dict(model_settings or {}),
+    )
+    network.initialise(_some_instances(train, settings.seed), seed=settings.seed)
+    if settings.precision == "64":
+        network.double()
+    place = None if folder is None else Path(folder)
+    module = LightningModel(
+        network,
+        settings,
+        num_bags=len(train),
+        class_names=train.class_names,
+        on_divergence=lambda: _save(network, place, "diverged", train),
+    )
+    callbacks: list[lightning.Callback] = []
+    if place is not None:
+        callbacks += [WriteMetrics(place), KeepCheckpoints(place, {"seed": settings.seed})]
+    if settings.patience:
+        callbacks.append(StopEarly(settings.patience))
+    if on_epoch is not None:
+        callbacks.append(ReportEpoch(on_epoch))
+    last = None if place is None else place / LAST
+    with _quiet_lightning(), _deterministic():
+        trainer = lightning.Trainer(
+            accelerator=settings.device,
+            devices=1,
+            max_epochs=settings.epochs,
+            precision=_PRECISION[settings.precision],
+            gradient_clip_val=settings.gradient_clip or None,
+            callbacks=callbacks,
+            logger=_logger(settings.logger, place),
+            plugins=[AtomicCheckpointIO()],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            reload_dataloaders_every_n_epochs=1,
+        )
+        interrupted = resume and last is not None and last.exists()
+        try:
+            trainer.fit(
+                module,
+                datamodule=FoldData(train, val, settings),
+                ckpt_path=last if interrupted else None,
+                weights_only=True,
+            )
+        except OSError as error:
+            raise RunFolderError(f"Could not write to {place}: {error}.") from error
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    network.cpu().eval()
+    _save(network, place, "last", train)
+    if place is not None and settings.select == "best":
+        network, _ = load_model(place / "best.safetensors", **_custom_kernel(model_settings))
+    _save(network, place, "checkpoint", train)
+    return network
+
+
+def _save(network: MILModel, folder: Path | None, name: str, train: BagDataset) -> None:
+    if folder is not None:
+        save_model(network, folder / f"{name}.safetensors", class_names=train.class_names)
+
+
+def _custom_kernel(model_settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    kernel = (model_settings or {}).get("kernel", "")
+    return {} if isinstance(kernel, str) else {"kernel": kernel}
+
+
+def _check_labels(train: BagDataset, val: BagDataset | None) -> None:
+    for part, dataset in (("training", train), ("validation", val)):
+        if dataset is None:
+            continue
+        unlabelled = [
+            s for s, label in zip(dataset.slide_ids, dataset.labels, strict=True) if label is None
+        ]
+        if unlabelled:
+            raise LabelError(
+                f"Expected a label for every {part} slide, but {len(unlabelled)} of {len(dataset)} "
+                f"have none (first: '{unlabelled[0]}'). Give a label table."
+            )
+    if len(set(train.labels)) < 2:
+        raise LabelError(
+            f"Expected training slides of at least two classes, but all {len(train)} are "
+            f"'{train.class_names[train.labels[0] or 0]}'. Check labels and splits."
+        )
+
+
+def _require_validation(val: BagDataset | None) -> None:
+    if val is None or len(val) == 0:
+        raise TrainingError(
+            "Expected validation slides to select the best epoch or to stop early, but the fold "
+            "has none. Use select 'last' and patience 0, or splits with a validation part."
+        )
+
+
+def _some_instances(train: BagDataset, seed: int) -> Float[torch.Tensor, "T D"]:
+    """Draw training instances, all where they are few."""
+    generator = np.random.default_rng([seed, 0])
+    share = min(1.0, MAX_INITIAL_INSTANCES / sum(train.num_instances))
+    rows = []
+    for bag in train:
+        count = max(1, round(share * bag.num_instances))
+        chosen = generator.permutation(bag.num_instances)[:count]
+        rows.append(bag.features[torch.from_numpy(np.sort(chosen))])
+    return torch.cat(rows)
+
+
+def _logger(name: str, folder: Path | None) -> Logger | bool:
+    if folder is None or name == "csv":
+        return False
+    from lightning.pytorch import loggers
+
+    try:
+        if name == "tensorboard":
+            return loggers.TensorBoardLogger(str(folder), name="tensorboard", version="")
+        if name == "mlflow":
+            return loggers.MLFlowLogger(
+                "sgpmil", tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}"
+            )
+        return loggers.WandbLogger(project="sgpmil", save_dir=str(folder), offline=True)
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"The logger '{name}' needs a package that is not installed: pip install {name}."
+        ) from error
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Keep Lightning's advice to its own users from ours."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    levels = {name: logging.getLogger(name).level for name in names}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+        warnings.filterwarnings("ignore", message=".*val_dataloader.*")
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)

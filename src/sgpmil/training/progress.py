@@ -1,0 +1,62 @@
+"""A progress bar over the folds and epochs of a run."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["FoldProgress", "fold_progress"]
+
+
+class FoldProgress:
+    """Shows where a run is.
+
+    Args:
+        bar: The bar.
+        epochs: Epochs of a fold.
+    """
+
+    def __init__(self, bar: Progress, epochs: int) -> None:
+        self.bar = bar
+        self.epochs = epochs
+        self.task = bar.add_task("", total=epochs, state="")
+
+    def start(self, text: str) -> None:
+        """Begin a fold."""
+        self.bar.reset(self.task, total=self.epochs, description=text, state="")
+
+    def epoch(self, metrics: Mapping[str, float]) -> None:
+        """End an epoch."""
+        state = f"loss {metrics['train_loss']:.3f}"
+        if "val_loss" in metrics:
+            state += (
+                f"  val loss {metrics['val_loss']:.3f}"
+                f"  balanced accuracy {metrics['val_balanced_accuracy']:.3f}"
+            )
+        self.bar.update(self.task, completed=int(metrics["epoch"]) + 1, state=state)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.bar.console.print(text, highlight=False)
+
+
+@contextmanager
+def fold_progress(epochs: int, *, show: bool) -> Iterator[FoldProgress]:
+    """Show a bar while the block runs.
+
+    Args:
+        epochs: Epochs of a fold.
+        show: Whether to show anything.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epochs"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    console = Console(stderr=True, quiet=not show)
+    with Progress(*columns, console=console, transient=True, disable=not show) as bar:
+        yield FoldProgress(bar, epochs)

@@ -1,0 +1,223 @@
+"""The folder that a run leaves on disk.
+
+::
+
+    runs/<name>/
+      run.json            settings, versions, git commit, seed, data fingerprint
+      splits/             the folds, as CLAM writes them
+      fold-<k>/           checkpoint.safetensors + .json   the model that predicted
+                          best.*, last.*                   best and last epoch
+                          last.ckpt                        everything a resume needs
+                          metrics.csv                      curves
+                          predictions.parquet              written last: the fold is done
+                          attention/<slide>.h5             scores of the instances
+      metrics.parquet     a row a fold
+"""
+
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from sgpmil.bags.files import write_text
+from sgpmil.bags.split_files import write_splits
+from sgpmil.bags.splits import Fold
+from sgpmil.errors import RunFolderError
+from sgpmil.evaluation.prediction_files import (
+    read_instance_scores,
+    read_predictions,
+    write_instance_scores,
+    write_predictions,
+)
+from sgpmil.evaluation.prediction_table import PredictionTable
+
+__all__ = ["RunFolder", "open_run", "read_run"]
+
+_DESCRIPTION = "run.json"
+_PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run on disk.
+
+    Args:
+        path: The folder.
+        folds: Names of its folds.
+    """
+
+    path: Path
+    folds: tuple[str, ...]
+
+    @property
+    def metrics(self) -> Path:
+        """Table of the metrics, a row a fold."""
+        return self.path / "metrics.parquet"
+
+    def fold(self, name: str) -> Path:
+        """Return the folder of a fold."""
+        return self.path / f"fold-{name}"
+
+    def is_done(self, name: str) -> bool:
+        """Say whether a fold is trained and predicted."""
+        return (self.fold(name) / "predictions.parquet").exists()
+
+    def write(self, name: str, table: PredictionTable) -> None:
+        """Write the predictions of a fold, the table last.
+
+        Raises:
+            RunFolderError: The folder cannot be written.
+        """
+        folder = self.fold(name)
+        try:
+            for prediction in table.predictions:
+                if prediction.instances is not None:
+                    path = folder / "attention" / f"{prediction.slide_id}.h5"
+                    write_instance_scores(path, prediction.instances)
+            write_predictions(folder / "predictions.parquet", table)
+        except OSError as error:
+            raise RunFolderError(f"Could not write to {folder}: {error}.") from error
+
+    def read(self, name: str) -> PredictionTable:
+        """Read the predictions of a fold, with the scores of the instances where there are any."""
+        return read_predictions_folder(self.fold(name))
+
+
+def read_predictions_folder(folder: Path) -> PredictionTable:
+    """Read ``predictions.parquet`` and the instance scores beside it."""
+    from dataclasses import replace
+
+    table = read_predictions(folder / "predictions.parquet")
+    predictions = []
+    for prediction in table.predictions:
+        path = folder / "attention" / f"{prediction.slide_id}.h5"
+        scores = read_instance_scores(path) if path.exists() else None
+        predictions.append(replace(prediction, instances=scores))
+    return PredictionTable(tuple(predictions), table.class_names)
+
+
+def open_run(
+    path: Path,
+    folds: Sequence[Fold],
+    settings: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> RunFolder:
+    """Start a run, go on with one, or replace one.
+
+    Args:
+        path: Its folder.
+        folds: Its folds.
+        settings: Everything that decides its result, as JSON values.
+        resume: Go on with an existing run of the same settings.
+        overwrite: Replace an existing run.
+
+    Raises:
+        RunFolderError: The folder exists and neither is asked for, is not a run, holds a run of
+            other settings, or cannot be written.
+    """
+    run = RunFolder(path, tuple(fold.name for fold in folds))
+    settings = json.loads(json.dumps(settings, default=str))
+    try:
+        if path.exists() and any(path.iterdir()):
+            if not (path / _DESCRIPTION).exists():
+                raise RunFolderError(
+                    f"Expected {path} to be new or a run, but it holds other files. "
+                    "Choose another folder."
+                )
+            if resume:
+                _refuse_other_settings(path, settings)
+                return run
+            if not overwrite:
+                raise RunFolderError(
+                    f"The run {path} exists already. Go on with it (--resume), replace it "
+                    "(--overwrite), or choose another folder (--run)."
+                )
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+        write_splits(folds, path / "splits")
+        description = {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "versions": _versions(),
+            "git_commit": _git_commit(),
+            "folds": list(run.folds),
+            "settings": settings,
+        }
+        write_text(path / _DESCRIPTION, json.dumps(description, indent=2))
+    except OSError as error:
+        raise RunFolderError(f"Could not write the run folder {path}: {error}.") from error
+    return run
+
+
+def read_run(path: Path | str) -> RunFolder:
+    """Open an existing run.
+
+    Raises:
+        RunFolderError: The folder is not a run.
+    """
+    path = Path(path)
+    try:
+        description = json.loads((path / _DESCRIPTION).read_text())
+        return RunFolder(path, tuple(description["folds"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise RunFolderError(
+            f"Expected a run (a folder with {_DESCRIPTION}) at {path}, but found none."
+        ) from error
+
+
+def _refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    try:
+        before = json.loads((path / _DESCRIPTION).read_text())["settings"]
+    except (ValueError, KeyError) as error:
+        raise RunFolderError(
+            f"{path / _DESCRIPTION} is damaged: replace the run with --overwrite."
+        ) from error
+    old, new = _flat(before), _flat(settings)
+    differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    if differing:
+        key = differing[0]
+        raise RunFolderError(
+            f"Expected the settings of the run {path} to resume it, but {key} was "
+            f"{old.get(key)!r} and is now {new.get(key)!r}"
+            f"{f' ({len(differing) - 1} more differ)' if len(differing) > 1 else ''}. "
+            "Choose another folder, or replace the run with --overwrite."
+        )
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    return {
+        key: value
+        for name, inner in values.items()
+        for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working directory, where it is a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    result = subprocess.run(  # noqa: S603
+        [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return result.stdout.strip() or None

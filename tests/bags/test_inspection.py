@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+import torch
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.inspection import ClassCount, InstanceCounts, inspect_folder
+from sgpmil.bags.labels import LabelTable, read_labels
+from sgpmil.bags.packing import pack_bags
+from sgpmil.errors import BagError
+
+
+def test_good_folder(tmp_path, features, write_trident):
+    for i, name in enumerate("abcd"):
+        write_trident(tmp_path / f"{name}.h5", features(i + 1, 4))
+    seen = []
+    labels = LabelTable(tuple("abcd"), tuple("abcd"), ("tumor", "normal", "tumor", "tumor"))
+    found = inspect_folder(tmp_path, labels, on_bag=seen.append)
+    assert seen == list("abcd")
+    assert found.is_ready
+    assert found.formats == ("trident",)
+    assert found.encoders == ("uni_v1",)
+    assert found.feature_dims == (4,)
+    assert found.magnifications == (20.0,)
+    assert found.patch_sizes == (512,)
+    assert found.num_slides == 4
+    assert found.instances == InstanceCounts(1, 2.5, 4, 10)
+    assert found.has_coords
+    assert not found.has_instance_labels
+    assert found.class_counts == (ClassCount("normal", 1), ClassCount("tumor", 3))
+
+
+def test_every_fault_is_noted_and_none_raised(tmp_path, features, write_trident):
+    write_trident(tmp_path / "good.h5", features(2, 4))
+    write_trident(tmp_path / "empty.h5", np.zeros((0, 4), "float32"))
+    write_trident(tmp_path / "nan.h5", np.full((2, 4), np.nan, "float32"))
+    whole = write_trident(tmp_path / "cut.h5", features(2, 4)).read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[:-50])
+    torch.save({"a": 1}, tmp_path / "dict.pt")
+    torch.save(torch.ones(3, 5), tmp_path / "good.pt")
+    table = LabelTable(("good", "absent"), ("p", "q"), ("0", "1"))
+    found = inspect_folder(tmp_path, table)
+    assert found.empty == ("empty",)
+    assert found.non_finite == ("nan",)
+    assert [slide.slide_id for slide in found.unreadable] == ["cut", "dict"]
+    assert "cut.h5" in found.unreadable[0].reason
+    assert found.duplicates == ("good",)
+    assert found.missing == ("absent",)
+    assert found.unlabelled == ("cut", "dict", "empty", "nan")
+    assert found.feature_dims == (4, 5)
+    assert found.num_slides == 5
+    assert not found.is_ready
+
+
+def test_nothing_usable(tmp_path, write_trident):
+    write_trident(tmp_path / "a.h5", np.zeros((0, 4), "float32"))
+    found = inspect_folder(tmp_path)
+    assert found.instances == InstanceCounts(0, 0.0, 0, 0)
+    assert not found.has_coords
+    assert found.class_counts == ()
+
+
+def test_no_bags(tmp_path):
+    with pytest.raises(BagError, match="empty folder"):
+        inspect_folder(tmp_path)
+
+
+def test_store_brings_its_labels(tmp_path, features):
+    dataset = BagDataset.from_arrays([features(2), features(3)], ["x", "y"])
+    found = inspect_folder(pack_bags(dataset, tmp_path / "store").path)
+    assert found.formats == ("packed store",)
+    assert found.class_counts == (ClassCount("x", 1), ClassCount("y", 1))
+    assert found.is_ready
+
+
+def test_colon(shared_data):
+    labels = read_labels(shared_data / "colon" / "labels.csv")
+    found = inspect_folder(shared_data / "colon", labels)
+    assert found.is_ready
+    assert found.has_instance_labels
+    assert found.class_counts == (ClassCount("no_epithelium", 34), ClassCount("epithelium", 36))
+
+
+def test_classic_set(shared_data):
+    found = inspect_folder(shared_data / "classic_mil" / "musk1.npz")
+    assert (found.num_slides, found.feature_dims) == (92, (166,))
+    assert sum(count.num_slides for count in found.class_counts) == 92

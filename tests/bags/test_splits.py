@@ -1,0 +1,212 @@
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sgpmil.bags.labels import LabelTable, read_labels
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import (
+    Fold,
+    PlaceholderCaseWarning,
+    SharedCaseWarning,
+    check_folds,
+    make_kfold,
+    make_monte_carlo,
+)
+from sgpmil.errors import SplitError
+
+
+def _table(sizes, classes=2):
+    """One patient an entry, with that many slides of one class."""
+    rows = [
+        (f"s{p}_{i}", f"p{p}", str(p % classes))
+        for p, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    return LabelTable(*(tuple(column) for column in zip(*rows, strict=True)))
+
+
+# Slides of each patient, and the number of classes.
+cohorts = st.tuples(st.lists(st.integers(1, 4), min_size=20, max_size=60), st.integers(1, 3))
+makers = st.sampled_from([make_kfold, make_monte_carlo])
+
+
+@settings(deadline=None, max_examples=40)
+@given(cohorts, makers, st.integers(0, 999))
+def test_every_slide_once_and_no_patient_crosses(cohort, make, seed):
+    table = _table(*cohort)
+    folds = make(table, num_folds=5, seed=seed)
+    for fold in folds:
+        assert sorted(fold.train + fold.val + fold.test) == sorted(table.slide_ids)
+        owners = [{table.row(s).case_id for s in fold.part(p)} for p in ("train", "val", "test")]
+        assert sum(len(owner) for owner in owners) == len(set(table.case_ids))
+        for part in ("train", "test"):
+            assert {table.row(s).label for s in fold.part(part)} == set(table.labels)
+    assert check_folds(folds, table) == folds
+
+
+@settings(deadline=None, max_examples=40)
+@given(cohorts, makers, st.integers(0, 999))
+def test_order_of_rows_does_not_matter(cohort, make, seed):
+    table = _table(*cohort)
+    rows = list(table)
+    random.Random(seed).shuffle(rows)
+    shuffled = LabelTable(
+        tuple(r.slide_id for r in rows),
+        tuple(r.case_id for r in rows),
+        tuple(r.label for r in rows),
+    )
+    assert make(table, num_folds=4, seed=seed) == make(shuffled, num_folds=4, seed=seed)
+
+
+@settings(deadline=None, max_examples=40)
+@given(cohorts, st.integers(0, 999))
+def test_kfold_tests_each_slide_exactly_once(cohort, seed):
+    table = _table(*cohort)
+    tested = Counter(s for fold in make_kfold(table, seed=seed) for s in fold.test)
+    assert set(tested) == set(table.slide_ids)
+    assert set(tested.values()) == {1}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(40, 150), st.integers(40, 150), makers)
+def test_stratified_within_one_slide(negatives, positives, make):
+    ids = tuple(f"s{i}" for i in range(negatives + positives))
+    table = LabelTable(ids, ids, ("0",) * negatives + ("1",) * positives)
+    for fold in make(table, num_folds=5):
+        for part, share in (("val", 0.15), ("test", 0.2)):
+            counts = Counter(table.row(s).label for s in fold.part(part))
+            assert abs(counts["0"] - share * negatives) <= 1.5
+            assert abs(counts["1"] - share * positives) <= 1.5
+
+
+def test_seeds_and_folds_differ():
+    table = _table([1] * 60)
+    assert make_kfold(table, seed=0) != make_kfold(table, seed=1)
+    folds = make_monte_carlo(table)
+    assert len({fold.test for fold in folds}) == len(folds) == 10
+    assert [fold.name for fold in folds] == [str(k) for k in range(10)]
+
+
+def test_no_validation():
+    assert all(not fold.val for fold in make_kfold(_table([1] * 20), val_fraction=0.0))
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"num_folds": 1}, {"val_fraction": 0.8}, {"val_fraction": -0.1}]
+)
+def test_impossible_kfold(numbers):
+    with pytest.raises(SplitError, match="Expected at least 2 folds"):
+        make_kfold(_table([1] * 20), **numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"num_folds": 0}, {"test_fraction": 0.0}, {"test_fraction": 0.9}]
+)
+def test_impossible_monte_carlo(numbers):
+    with pytest.raises(SplitError, match="Expected at least 1 fold"):
+        make_monte_carlo(_table([1] * 20), **numbers)
+
+
+TABLE = LabelTable(("a", "b", "c", "d", "e"), ("p", "p", "q", "r", "t"), ("0", "0", "1", "1", "2"))
+
+
+def test_good_fold_passes():
+    fold = Fold("0", train=("a", "b", "c"), val=(), test=("d",))
+    assert check_folds([fold], TABLE) == (fold,)
+
+
+def test_no_folds():
+    with pytest.raises(SplitError, match="at least one fold"):
+        check_folds([], TABLE)
+
+
+def test_slide_twice():
+    with pytest.raises(SplitError, match="fold 0 names 1 more than once: 'c'"):
+        check_folds([Fold("0", ("a", "c"), (), ("c",))], TABLE)
+    with pytest.raises(SplitError, match="'a'"):
+        check_folds([Fold("0", ("a", "a", "c"), (), ("d",))], TABLE)
+
+
+def test_patient_in_two_parts():
+    fold = Fold("3", ("a", "c"), (), ("b",))
+    with pytest.raises(SplitError, match=r"1 patient has .*'train' and 'test' of fold 3: 'p'"):
+        check_folds([fold], TABLE)
+    with pytest.warns(SharedCaseWarning, match="'p'"):
+        assert check_folds([fold], TABLE, on_shared_case="warn") == (fold,)
+
+
+def test_many_shared_patients_are_counted():
+    table = _table([2] * 6, classes=1)
+    fold = Fold("0", tuple(f"s{p}_0" for p in range(6)), tuple(f"s{p}_1" for p in range(5)), ())
+    fold = Fold("0", fold.train, fold.val, ("s5_1",))
+    with pytest.raises(SplitError, match=r"5 patients have .*'p0', 'p1', 'p2' and 2 more"):
+        check_folds([fold], table)
+
+
+def test_unknown_slides():
+    fold = Fold("0", ("a", "c", "x"), (), ("d", "y"))
+    with pytest.raises(SplitError, match="names 2 it does not have: 'x', 'y'"):
+        check_folds([fold], TABLE)
+    assert check_folds([fold], TABLE, allow_missing=True) == (Fold("0", ("a", "c"), (), ("d",)),)
+
+
+def test_empty_parts():
+    with pytest.raises(SplitError, match="none in 'test'"):
+        check_folds([Fold("0", ("a",), (), ("x",))], TABLE, allow_missing=True)
+    with pytest.raises(SplitError, match="none in 'train'"):
+        check_folds([Fold("0", (), (), ("a",))], TABLE)
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_unknown_class(part):
+    other = {"val": ("c",), "test": ("d",)} | {part: ("e",)}
+    fold = Fold("0", train=("a",), **other)
+    table = LabelTable(TABLE.slide_ids, TABLE.slide_ids, ("0", "0", "0", "0", "2"))
+    with pytest.raises(SplitError, match=f"unknown class in the {part} split of fold 0: '2'"):
+        check_folds([fold], table)
+
+
+def test_placeholder_case_is_ignored_with_a_warning():
+    ids = tuple(f"s{i}" for i in range(20))
+    table = LabelTable(ids, ("x",) * 12 + ids[12:], ("0", "1") * 10)
+    fold = Fold("0", ids[:8], (), ids[8:])
+    with pytest.warns(PlaceholderCaseWarning, match="'x' covers 12 of 20"):
+        check_folds([fold], table)
+    with pytest.warns(PlaceholderCaseWarning):
+        make_kfold(table)
+
+
+def test_a_patient_of_nine_slides_is_no_placeholder():
+    ids = tuple(f"s{i}" for i in range(12))
+    table = LabelTable(ids, ("x",) * 9 + ids[9:], ("0",) * 12)
+    with pytest.raises(SplitError, match="'x'"):
+        check_folds([Fold("0", ids[:8], (), ids[8:])], table)
+
+
+def _published(shared_data, name):
+    folder = shared_data / "public_splits" / name
+    table = read_labels(folder / "labels.csv")
+    return read_splits(folder, table), table
+
+
+@pytest.mark.parametrize("name", ["tcga_nsclc", "panda"])
+def test_published_splits_that_leak_nothing(shared_data, name):
+    folds, table = _published(shared_data, name)
+    assert check_folds(folds, table) == folds
+
+
+def test_published_split_with_placeholder_cases(shared_data):
+    folds, table = _published(shared_data, "camelyon16")
+    with pytest.warns(PlaceholderCaseWarning, match="269 of 398"):
+        assert check_folds(folds, table) == folds
+
+
+def test_published_split_that_shares_a_patient(shared_data):
+    folds, table = _published(shared_data, "bracs")
+    with pytest.raises(SplitError, match=r"1 patient has slides in both 'train' and 'val'.*'67'"):
+        check_folds(folds, table)
+    with pytest.warns(SharedCaseWarning):
+        assert check_folds(folds, table, on_shared_case="warn") == folds

@@ -1,0 +1,28 @@
+import subprocess
+import sys
+
+import pytest
+
+import sgpmil.evaluation as room
+
+
+def test_every_exported_name_exists():
+    for name in room.__all__:
+        assert getattr(room, name).__name__ == name
+    assert set(room.__all__) <= set(dir(room))
+    assert set(room._HOMES) == set(room.__all__)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = room.nothing
+
+
+def test_import_is_cheap():
+    code = (
+        "import sys, sgpmil.evaluation as e; e.evaluate, e.read_predictions, e.Prediction;"
+        "heavy = {'sklearn', 'pandas', 'pyarrow', 'h5py', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,99 @@
+import math
+import statistics
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.instance_metrics import instance_metrics
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.slide_metrics import slide_metrics
+from sgpmil.evaluation.summary import evaluate, read_metrics, summarise, write_metrics
+
+from .tables import random_scores, random_table, table_of
+
+
+def with_instances(table):
+    predictions = tuple(
+        replace(p, instances=random_scores(seed=i)) for i, p in enumerate(table.predictions)
+    )
+    return PredictionTable(predictions, table.class_names)
+
+
+def test_evaluate_is_the_metrics_of_the_table():
+    table = with_instances(random_table())
+    fold = evaluate(table, "fold-0")
+    assert fold.fold == "fold-0"
+    assert fold.slide == slide_metrics(table)
+    assert fold.instance == instance_metrics(table.predictions)
+    assert evaluate(random_table()).instance is None
+
+
+def test_summary_against_the_standard_library():
+    folds = [evaluate(with_instances(random_table(seed=k)), str(k)) for k in range(4)]
+    summaries = {summary.name: summary for summary in summarise(folds)}
+    assert "num_slides" not in summaries
+    aucs = [fold.slide.auc for fold in folds]
+    assert summaries["auc"].values == tuple(aucs)
+    assert summaries["auc"].mean == pytest.approx(statistics.mean(aucs))
+    assert summaries["auc"].sd == pytest.approx(statistics.stdev(aucs))
+    evidence = [fold.instance.evidence_auc for fold in folds]
+    assert summaries["evidence_auc"].sd == pytest.approx(statistics.stdev(evidence))
+    assert summaries["evidence_auc"].num_undefined == 0
+
+
+def test_undefined_folds_are_skipped_and_counted():
+    undefined = evaluate(table_of([[0.9, 0.1], [0.7, 0.3]], [0, 0]))
+    folds = [evaluate(random_table(seed=1)), undefined, evaluate(random_table(seed=2))]
+    auc = next(summary for summary in summarise(folds) if summary.name == "auc")
+    assert auc.num_undefined == 1
+    assert math.isnan(auc.values[1])
+    assert auc.mean == pytest.approx((auc.values[0] + auc.values[2]) / 2)
+    one = next(summary for summary in summarise(folds[:1]) if summary.name == "auc")
+    assert math.isnan(one.sd)
+    none = next(summary for summary in summarise([undefined]) if summary.name == "auc")
+    assert math.isnan(none.mean)
+    with pytest.raises(PredictionError, match="at least one fold"):
+        summarise([])
+
+
+def test_instances_in_some_folds_only():
+    folds = [evaluate(with_instances(random_table(seed=1))), evaluate(random_table(seed=2))]
+    names = {summary.name: summary for summary in summarise(folds)}
+    assert names["attention_auc"].num_undefined == 1
+    assert "attention_auc" not in {summary.name for summary in summarise(folds[1:])}
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    folds = (
+        evaluate(with_instances(random_table(seed=1)), "0"),
+        evaluate(random_table(seed=2), "1"),
+    )
+    write_metrics(path, folds)
+    assert read_metrics(path) == folds
+    frame = pd.read_parquet(path)
+    assert frame["fold"].tolist() == ["0", "1"]
+    assert frame["auc"].tolist() == [fold.slide.auc for fold in folds]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.parquet"]
+
+
+def test_undefined_metric_survives(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    write_metrics(path, [evaluate(table_of([[0.9, 0.1]], [0]))])
+    (back,) = read_metrics(path)
+    assert math.isnan(back.slide.auc)
+    assert back.instance is None
+
+
+def test_unreadable(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    with pytest.raises(PredictionError, match="there is none"):
+        read_metrics(path)
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(PredictionError, match="cannot be read"):
+        read_metrics(path)
+    pd.DataFrame({"fold": ["0"]}).to_parquet(path)
+    with pytest.raises(PredictionError, match="'balanced_accuracy'"):
+        read_metrics(path)
