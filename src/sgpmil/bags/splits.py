@@ -209,7 +209,7 @@ def _check_cases(fold: Fold, case_of: dict[str, str], on_shared: Literal["error"
         if on_shared == "error":
             raise SplitError(
                 f"Expected each patient in one part, but {found}. Move their slides together, "
-                'or accept the leak with on_shared_case="warn".'
+                'or accept the leak: on_shared_case="warn", --shared-case warn.'
             )
         warnings.warn(found + ".", SharedCaseWarning, stacklevel=3)
 

@@ -1,1 +1,1 @@
-"""."""
+"""The command line: parse, call one function, print. One file a command."""

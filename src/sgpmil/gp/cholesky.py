@@ -24,7 +24,7 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
         TrainingError: The matrix holds NaN, or is far from positive definite.
 
     Example:
-        >>> jittered_cholesky(torch.ones(2, 2), 1.0)[0, 0] ** 2
+        >>> jittered_cholesky(torch.ones(2, 2), 3.0)[0, 0]
         tensor(2., dtype=torch.float64)
     """
     matrix = covariance.double()

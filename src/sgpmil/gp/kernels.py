@@ -4,6 +4,7 @@ All are GPyTorch's: the stationary ones as $s\\,k(x, x') + c$ with a learned sca
 constant $c$ and one lengthscale, each starting at $\\log 2$.
 """
 
+import copy
 from collections.abc import Callable
 
 import gpytorch.kernels as gpk
@@ -14,6 +15,8 @@ from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float
 
 __all__ = ["KERNELS", "build_kernel", "set_lengthscale_from_data"]
+
+_MAX_INPUTS = 2000
 
 
 def _scaled(kernel: gpk.Kernel) -> gpk.Kernel:
@@ -30,7 +33,9 @@ KERNELS: dict[str, Callable[[], gpk.Kernel]] = {
 
 
 def build_kernel(kernel: str | gpk.Kernel) -> gpk.Kernel:
-    """Return the kernel of a name, or the given one.
+    """Return the kernel of a name, or a copy of the given one.
+
+    A copy, because models that shared a kernel would train each other's parameters.
 
     Args:
         kernel: A key of `KERNELS`, or any GPyTorch kernel.
@@ -39,7 +44,7 @@ def build_kernel(kernel: str | gpk.Kernel) -> gpk.Kernel:
         SettingsError: No kernel has that name.
     """
     if isinstance(kernel, gpk.Kernel):
-        return kernel
+        return copy.deepcopy(kernel)
     if kernel not in KERNELS:
         raise SettingsError(
             f"Expected kernel to be one of {', '.join(KERNELS)} or a GPyTorch kernel, "
@@ -53,9 +58,13 @@ def set_lengthscale_from_data(kernel: gpk.Kernel, inputs: Float[Tensor, "T G"]) 
     """Set every lengthscale to the median distance between inputs.
 
     At the published start, log 2 for inputs in (0, 1)^64, two distinct inputs are hardly
-    correlated and the kernel's gradients vanish.
+    correlated and the kernel's gradients vanish. A single input leaves them as they are.
     """
-    distance = torch.pdist(inputs[:2000].double()).median().clamp(min=1e-3)
+    step = -(-len(inputs) // _MAX_INPUTS)
+    distances = torch.pdist(inputs[::step].double())
+    if not len(distances):
+        return
+    distance = distances.median().clamp(min=1e-3)
     for part in kernel.modules():
         if isinstance(part, gpk.Kernel) and part.has_lengthscale:
             part.lengthscale = distance.to(inputs.dtype)

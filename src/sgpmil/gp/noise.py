@@ -4,7 +4,7 @@ Training takes fresh noise. Prediction takes repeatable noise, the same for ever
 slide's prediction does not depend on which other slides share its batch.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,10 @@ from sgpmil.shapes import Float, Int
 
 __all__ = ["FreshNoise", "Noise", "RepeatableNoise", "ZeroNoise"]
 
+_BLOCK = 16
 
+
+@runtime_checkable
 class Noise(Protocol):
     """A source of standard normal draws, shaped like `like` in dtype and device."""
 
@@ -73,8 +76,10 @@ class RepeatableNoise:
     ) -> Float[Tensor, "S T"]:
         """See `Noise`; the k-th instance of each bag gets the same draws."""
         sizes = offsets.diff()
-        # One row an instance: a row does not depend on how many follow it.
-        rows = _normal((int(sizes.max()), num_samples), like, self._generator(like, 0))
+        # One row an instance, in whole blocks: torch draws normals 16 at a time and redraws an
+        # incomplete block, so that otherwise a row would depend on how many follow it.
+        longest = -(-int(sizes.max()) // _BLOCK) * _BLOCK
+        rows = self._normal((longest, num_samples), like, stream=0)
         position = torch.cat([torch.arange(int(size), device=like.device) for size in sizes])
         return rows[position].T
 
@@ -82,17 +87,19 @@ class RepeatableNoise:
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S B"]:
         """See `Noise`."""
-        draws = _normal((num_samples, 1), like, self._generator(like, 1))
+        draws = self._normal((num_samples, 1), like, stream=1)
         return draws.expand(num_samples, num_bags)
 
     def per_function(
         self, num_samples: int, num_inducing: int, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S M"]:
         """See `Noise`."""
-        return _normal((num_samples, num_inducing), like, self._generator(like, 2))
+        return self._normal((num_samples, num_inducing), like, stream=2)
 
-    def _generator(self, like: Tensor, stream: int) -> torch.Generator:
-        return torch.Generator(like.device).manual_seed(3 * self.seed + stream)
+    def _normal(self, shape: tuple[int, int], like: Tensor, *, stream: int) -> Tensor:
+        # On the CPU: a GPU's draws depend on how many are drawn at once.
+        generator = torch.Generator().manual_seed(3 * self.seed + stream)
+        return torch.randn(shape, dtype=like.dtype, generator=generator).to(like.device)
 
 
 class ZeroNoise:
@@ -117,7 +124,5 @@ class ZeroNoise:
         return like.new_zeros(num_samples, num_inducing)
 
 
-def _normal(
-    shape: tuple[int, int], like: Tensor, generator: torch.Generator | None = None
-) -> Tensor:
-    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+def _normal(shape: tuple[int, int], like: Tensor) -> Tensor:
+    return torch.randn(shape, dtype=like.dtype, device=like.device)

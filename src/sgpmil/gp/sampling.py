@@ -59,18 +59,20 @@ def draw(
     Raises:
         SettingsError: No scheme has that name.
     """
-    if scheme == "independent":
-        epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
-        return posterior.mean + posterior.variance.sqrt() * epsilon
-    if scheme == "shared":
-        sizes = offsets.diff()
-        per_bag = noise.per_bag(num_samples, len(sizes), posterior.mean)
-        epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
-        return posterior.mean + posterior.variance.sqrt() * epsilon
-    if scheme == "inducing":
-        return _draw_through_inducing_points(posterior, offsets, num_samples, noise)
-    if scheme == "full":
-        return _draw_jointly(gp, inputs, posterior, offsets, num_samples, noise)
+    # The posterior's mean and variance are computed here, and no more in half precision than it.
+    with torch.autocast(inputs.device.type, enabled=False):
+        if scheme == "independent":
+            epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
+            return posterior.mean + posterior.variance.sqrt() * epsilon
+        if scheme == "shared":
+            sizes = offsets.diff()
+            per_bag = noise.per_bag(num_samples, len(sizes), posterior.mean)
+            epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
+            return posterior.mean + posterior.variance.sqrt() * epsilon
+        if scheme == "inducing":
+            return _draw_through_inducing_points(posterior, offsets, num_samples, noise)
+        if scheme == "full":
+            return _draw_jointly(gp, inputs, posterior, offsets, num_samples, noise)
     raise SettingsError(
         f"Expected sampling to be one of {', '.join(SAMPLING_SCHEMES)}, but got '{scheme}'."
     )

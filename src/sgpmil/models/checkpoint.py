@@ -61,13 +61,12 @@ def save_model(
     if "kernel" in settings and not isinstance(settings["kernel"], str):
         settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
     info = CheckpointInfo(model.name, model.in_dim, class_names, settings, dict(details or {}))
+    text = json.dumps({"format_version": FORMAT_VERSION, **asdict(info)}, indent=2)
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     try:
         with atomic_path(weights) as temporary:
             temporary.write_bytes(save(state))
-        write_text(
-            description, json.dumps({"format_version": FORMAT_VERSION, **asdict(info)}, indent=2)
-        )
+        write_text(description, text)
     except OSError as error:
         raise CheckpointError(f"Could not write the checkpoint {weights}: {error}.") from error
     return weights
@@ -86,12 +85,12 @@ def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointI
     weights, description = _paths(path)
     try:
         content = json.loads(description.read_text())
-        version = content.pop("format_version")
+        version = int(content.pop("format_version"))
         content["class_names"] = tuple(content["class_names"])
         info = CheckpointInfo(**content)
     except FileNotFoundError as error:
         raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"Expected the description of a checkpoint in {description}, but could not read it: "
             f"{error}."
@@ -113,7 +112,7 @@ def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointI
         dtype = next((v.dtype for k, v in state.items() if k.endswith("weight")), torch.float32)
         model.to(dtype).load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
-        first = str(error).splitlines()[0]
+        first = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise CheckpointError(
             f"Expected the weights of a {info.model} in {weights}, but could not load them: {first}"
         ) from error

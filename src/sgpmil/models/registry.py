@@ -96,7 +96,10 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
     if name not in MODELS:
         raise SettingsError(_unknown("model", name, list_models()))
     entry = MODELS[name]
-    values = dict(settings)
+    # JSON and YAML have no tuples.
+    values: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
+    }
     preset = values.pop("preset", None)
     start = entry.default
     if preset not in (None, "default"):

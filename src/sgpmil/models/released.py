@@ -19,6 +19,17 @@ from sgpmil.models.sgpmil import SGPMIL
 
 __all__ = ["import_released", "read_released_checkpoint"]
 
+# A damaged file may raise any of these in torch's restricted unpickler.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    pickle.UnpicklingError,
+)
 _GP = "f_gp.2."
 _NAMES = {
     "f_gp.0.weight": "projection.weight",
@@ -60,9 +71,9 @@ def import_released(state_dict: Mapping[str, Tensor], *, jitter: float = 1e-4) -
         (int(name.split(".")[1]) for name in state if _is_mlp(name) and name.endswith("weight")),
     )
     names = dict(_NAMES)
-    for layer in layers:
+    for position, layer in enumerate(layers):
         for part in ("weight", "bias"):
-            names[f"mlp.{layer}.{part}"] = f"mlp.{layer}.{part}"
+            names[f"mlp.{layer}.{part}"] = f"mlp.{2 * position}.{part}"
     missing = [name for name in names if name not in state]
     if missing or not layers:
         raise CheckpointError(
@@ -71,7 +82,7 @@ def import_released(state_dict: Mapping[str, Tensor], *, jitter: float = 1e-4) -
             f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}."
         )
     widths = [state[f"mlp.{layer}.weight"].shape[0] for layer in layers]
-    num_inducing, gp_dim = state[_GP + "variational_strategy.inducing_points"].shape
+    num_inducing, gp_dim = state[_GP + "variational_strategy.inducing_points"].shape[-2:]
     model = build_model(
         "sgpmil",
         in_dim=state[f"mlp.{layers[0]}.weight"].shape[1],
@@ -83,14 +94,15 @@ def import_released(state_dict: Mapping[str, Tensor], *, jitter: float = 1e-4) -
         jitter=jitter,
     ).to(state["cl.weight"].dtype)
     own = model.state_dict()
-    try:
-        for name, ours in names.items():
-            own[ours] = state[name].reshape(own[ours].shape)
-        model.load_state_dict(own)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"A tensor of the released checkpoint has an unexpected shape: {error}"
-        ) from error
+    for name, ours in names.items():
+        # GPyTorch's versions differ in axes of length 1, and in nothing else.
+        if state[name].squeeze().shape != own[ours].squeeze().shape:
+            raise CheckpointError(
+                f"Expected {name} of the released checkpoint to have shape "
+                f"{tuple(own[ours].shape)}, but got {tuple(state[name].shape)}."
+            )
+        own[ours] = state[name].reshape(own[ours].shape)
+    model.load_state_dict(own)
     if not isinstance(model, SGPMIL):
         raise CheckpointError("The registry's 'sgpmil' is not an SGPMIL.")
     return model.eval()
@@ -108,13 +120,14 @@ def read_released_checkpoint(path: Path | str, *, jitter: float | None = None) -
     """
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except _UNREADABLE as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
             f"Expected a checkpoint of the released code in {path}, but could not read it "
             f"without running code from it: {first}"
         ) from error
-    state = content.get("state_dict", content) if isinstance(content, dict) else {}
+    state = content.get("state_dict", content) if isinstance(content, Mapping) else {}
+    state = state if isinstance(state, Mapping) else {}
     return import_released(state, jitter=1e-4 if jitter is None else jitter)
 
 

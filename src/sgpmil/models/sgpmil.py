@@ -16,7 +16,7 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
 from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, uniform_points
 from sgpmil.gp.kernels import build_kernel, set_lengthscale_from_data
-from sgpmil.gp.means import MeanName, build_mean
+from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
 from sgpmil.gp.sparse import Posterior, SparseGP
@@ -75,12 +75,17 @@ class SGPMILSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_dims", tuple(self.hidden_dims))
+        _check_choice("mean", self.mean, MEANS)
         _check_choice("activation", self.activation, ("sigmoid", "softmax"))
         _check_choice("pooling", self.pooling, POOLINGS)
         _check_choice("sampling", self.sampling, SAMPLING_SCHEMES)
         _check_choice("likelihood", self.likelihood, LIKELIHOODS)
         _check_choice("inducing_start", self.inducing_start, INDUCING_STARTS)
         _check_choice("lengthscale_start", self.lengthscale_start, ("log2", "median"))
+        if not self.hidden_dims or min(self.hidden_dims) < 1:
+            raise SettingsError(
+                f"Expected hidden_dims to be one or more widths, but got {self.hidden_dims}."
+            )
         for name in ("gp_dim", "num_inducing", "num_samples"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")

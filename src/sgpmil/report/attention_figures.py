@@ -131,9 +131,10 @@ def attention_map_figure(
             "Extract the bags with coordinates."
         )
     maps: list[tuple[str, str, Float[np.ndarray, " N"]]] = [
-        ("Attention, posterior mean", _ATTENTION_MAP, scores.attention_mean),
-        ("Attention, posterior sd", _SPREAD_MAP, scores.attention_std),
+        ("Attention, posterior mean", _ATTENTION_MAP, scores.attention_mean)
     ]
+    if scores.attention_std.any():  # a deterministic model has none to show
+        maps.append(("Attention, posterior sd", _SPREAD_MAP, scores.attention_std))
     if scores.evidence_mean is not None:
         name = class_name or f"class {class_index}"
         evidence = scores.score("evidence", class_index)

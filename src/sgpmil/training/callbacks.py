@@ -15,7 +15,14 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.models.checkpoint import save_model
 from sgpmil.training.lightning_module import LightningModel
 
-__all__ = ["AtomicCheckpointIO", "KeepCheckpoints", "ReportEpoch", "StopEarly", "WriteMetrics"]
+__all__ = [
+    "AtomicCheckpointIO",
+    "KeepBestWeights",
+    "KeepCheckpoints",
+    "ReportEpoch",
+    "StopEarly",
+    "WriteMetrics",
+]
 
 LAST = "last.ckpt"
 METRICS = "metrics.csv"
@@ -60,6 +67,23 @@ class _BestEpoch(lightning.Callback):
         self.best_epoch = state_dict["best_epoch"]
 
 
+class KeepBestWeights(_BestEpoch):
+    """Keeps the weights of the best epoch in memory, for a fit that writes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Copy the weights where they are the best so far."""
+        module = _ours(pl_module)
+        if self.improved(module):
+            state = module.model.state_dict()
+            self.weights = {name: value.detach().cpu().clone() for name, value in state.items()}
+
+
 class KeepCheckpoints(_BestEpoch):
     """Writes the best model when there is a new one, and everything a resume needs each epoch.
 
@@ -91,6 +115,8 @@ class KeepCheckpoints(_BestEpoch):
 class StopEarly(_BestEpoch):
     """Stops when validation has not improved for a number of epochs.
 
+    Must come before `KeepCheckpoints`, whose checkpoint holds the count.
+
     Args:
         patience: That number.
     """
@@ -105,7 +131,17 @@ class StopEarly(_BestEpoch):
         """Count the epochs since the best one."""
         module = _ours(pl_module)
         if not self.improved(module):
-            trainer.should_stop = module.current_epoch - self.best_epoch >= self.patience
+            self._stop(trainer, module.current_epoch)
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        """Do not go on with a run that had stopped already."""
+        if trainer.current_epoch > 0:
+            self._stop(trainer, trainer.current_epoch - 1)
+
+    def _stop(self, trainer: lightning.Trainer, last_epoch: int) -> None:
+        trainer.should_stop = last_epoch - self.best_epoch >= self.patience
 
 
 class WriteMetrics(lightning.Callback):
@@ -134,7 +170,8 @@ class WriteMetrics(lightning.Callback):
         rows: list[dict[str, Any]] = []
         if self.path.exists():
             with self.path.open(newline="") as file:
-                rows = [r for r in csv.DictReader(file) if int(r["epoch"]) < trainer.current_epoch]
+                whole = [r for r in csv.DictReader(file) if None not in r.values()]
+            rows = [r for r in whole if int(r["epoch"]) < trainer.current_epoch]
         with atomic_path(self.path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.COLUMNS)
             writer.writeheader()
@@ -170,7 +207,7 @@ class ReportEpoch(lightning.Callback):
         self.report(_complete_metrics(pl_module))
 
 
-def _complete_metrics(module: lightning.LightningModule) -> dict[str, float]:
+def _complete_metrics(module: lightning.LightningModule) -> dict[str, int | float]:
     # Callbacks run before the module's own hook, which would add the mean training loss.
     ours = _ours(module)
     return {**ours.epoch_metrics, "train_loss": float(torch.stack(ours.train_loss).mean())}

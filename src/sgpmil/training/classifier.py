@@ -61,7 +61,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.model_settings = model_settings
         self.training = training
 
-    def fit(self, bags: Sequence[Any], labels: Sequence[Any]) -> "SGPMILClassifier":
+    def fit(self, bags: Sequence[Any], labels: Sequence[Any] | np.ndarray) -> "SGPMILClassifier":
         """Train on bags, each an array of shape (instances, features), and a label a bag.
 
         Raises:
@@ -74,9 +74,9 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         start = self.training or TrainingSettings()
         settings = replace(
             start,
-            epochs=self.epochs or start.epochs,
-            learning_rate=self.learning_rate or start.learning_rate,
-            bags_per_step=self.bags_per_step or start.bags_per_step,
+            epochs=_given(self.epochs, start.epochs),
+            learning_rate=_given(self.learning_rate, start.learning_rate),
+            bags_per_step=_given(self.bags_per_step, start.bags_per_step),
             seed=self.random_state,
             device=self.device,
         )
@@ -108,7 +108,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, bags: Sequence[Any]) -> np.ndarray:
         """Return the most probable class of each bag."""
-        return self.classes_[self.predict_proba(bags).argmax(1)]
+        indices = self.predict_proba(bags).argmax(1)
+        return self.classes_[indices]
 
     def instance_scores(
         self, bags: Sequence[Any], score: Literal["attention", "evidence"] = "attention"
@@ -125,3 +126,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
             for p in self.predictions(bags).predictions
             if p.instances is not None
         ]
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

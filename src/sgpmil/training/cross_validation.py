@@ -1,14 +1,18 @@
 """Train and test a model on every fold, each scored on its own test set."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
+from sgpmil.errors import SplitError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
@@ -26,6 +30,9 @@ from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["CrossValidation", "cross_validate"]
+
+_ASSUMED_FREE = 4 * 2**30
+"""Bytes of memory taken as free where the system does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,12 @@ def cross_validate(
         on_shared_case="warn" if on_shared_case == "warn" else "error",
     )
     if only_folds is not None:
+        unknown = sorted(set(only_folds) - {fold.name for fold in folds})
+        if unknown or not only_folds:
+            raise SplitError(
+                f"Expected folds among {', '.join(f.name for f in folds)}, but got "
+                f"{', '.join(unknown) or 'none'}. Name folds of the splits."
+            )
         folds = tuple(fold for fold in folds if fold.name in set(only_folds))
     folder = None
     if run is not None:
@@ -103,6 +116,7 @@ def cross_validate(
             "class_names": list(bags.class_names),
             "data_fingerprint": bags.fingerprint(),
             "folds": {f.name: [len(f.train), len(f.val), len(f.test)] for f in folds},
+            "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
         }
         folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
     if _fits_in_memory(bags):
@@ -145,7 +159,13 @@ def _run_fold(
         resume=resume,
         on_epoch=bar.epoch,
     )
-    table = predict(fitted, bags.subset(fold.test), class_names=bags.class_names)
+    use_gpu = settings.device != "cpu" and torch.cuda.is_available()
+    table = predict(
+        fitted,
+        bags.subset(fold.test),
+        class_names=bags.class_names,
+        device="cuda" if use_gpu else None,
+    )
     if folder is not None:
         folder.write(fold.name, table)
     return table
@@ -164,7 +184,10 @@ def _fold_line(metrics: FoldMetrics, done: bool) -> str:
 
 def _fits_in_memory(bags: BagDataset) -> bool:
     """Keep bags in memory while they take less than half of what is free."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # only Linux tells
+        free = _ASSUMED_FREE
     return 2 * bags.nbytes_estimate() < free
 
 

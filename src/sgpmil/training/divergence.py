@@ -5,19 +5,24 @@ import torch
 from sgpmil.bags.bag import BagBatch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 
-__all__ = ["likely_cause"]
+__all__ = ["first_weights_not_finite", "likely_cause"]
+
+
+def first_weights_not_finite(model: MILModel) -> str | None:
+    """Name the first weights that hold NaN or infinity."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return name
+    return None
 
 
 def likely_cause(model: MILModel, batch: BagBatch, output: ModelOutput, loss: Loss) -> str:
     """Name the first thing that is not finite, from the input to the loss."""
     if not torch.isfinite(batch.features).all():
         return "the bag's features hold NaN or infinity"
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return (
-                f"the weights '{name}' are not finite since an earlier step: "
-                "lower the learning rate"
-            )
+    name = first_weights_not_finite(model)
+    if name is not None:
+        return f"the weights '{name}' are not finite since an earlier step: lower the learning rate"
     if not torch.isfinite(output.attention).all():
         return (
             "the attention is not finite: features of an extreme scale "

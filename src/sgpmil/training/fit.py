@@ -13,7 +13,14 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.errors import LabelError, MissingPartError, RunFolderError, TrainingError
+from sgpmil.errors import (
+    CheckpointError,
+    LabelError,
+    MissingPartError,
+    RunFolderError,
+    SettingsError,
+    TrainingError,
+)
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
@@ -21,6 +28,7 @@ from sgpmil.shapes import Float
 from sgpmil.training.callbacks import (
     LAST,
     AtomicCheckpointIO,
+    KeepBestWeights,
     KeepCheckpoints,
     ReportEpoch,
     StopEarly,
@@ -36,7 +44,8 @@ MAX_INITIAL_INSTANCES = 50_000
 
 _PRECISION: dict[str, Any] = {
     "32": "32-true",
-    "64": "64-true",
+    # Model and batches are float64 already; Lightning's own plugin cannot convert a `BagBatch`.
+    "64": "32-true",
     "bf16": "bf16-mixed",
     "16": "16-mixed",
 }
@@ -67,13 +76,15 @@ def fit(
 
     Raises:
         LabelError: A bag has no label, or there is only one class.
-        TrainingError: The loss is not finite.
+        TrainingError: The loss is not finite, or validation slides are missing.
         SettingsError: A setting does not exist or is impossible.
+        CheckpointError: The checkpoint to resume from is damaged or of another model.
+        RunFolderError: The folder cannot be written.
     """
     settings = training or TrainingSettings()
     _check_labels(train, val)
     if settings.select == "best" or settings.patience:
-        _require_validation(val)
+        _require_validation(val, settings.monitor, train.num_classes)
     torch.manual_seed(settings.seed)
     network = build_model(
         model,
@@ -92,17 +103,20 @@ def fit(
         class_names=train.class_names,
         on_divergence=lambda: _save(network, place, "diverged", train),
     )
+    best = KeepBestWeights()
     callbacks: list[lightning.Callback] = []
-    if place is not None:
-        callbacks += [WriteMetrics(place), KeepCheckpoints(place, {"seed": settings.seed})]
     if settings.patience:
         callbacks.append(StopEarly(settings.patience))
+    if place is not None:
+        callbacks += [WriteMetrics(place), KeepCheckpoints(place, {"seed": settings.seed})]
+    elif settings.select == "best":
+        callbacks.append(best)
     if on_epoch is not None:
         callbacks.append(ReportEpoch(on_epoch))
     last = None if place is None else place / LAST
     with _quiet_lightning(), _deterministic():
         trainer = lightning.Trainer(
-            accelerator=settings.device,
+            accelerator=_accelerator(settings.device),
             devices=1,
             max_epochs=settings.epochs,
             precision=_PRECISION[settings.precision],
@@ -117,6 +131,8 @@ def fit(
             reload_dataloaders_every_n_epochs=1,
         )
         interrupted = resume and last is not None and last.exists()
+        if interrupted and last is not None:
+            _check_resumable(last, module)
         try:
             trainer.fit(
                 module,
@@ -124,13 +140,20 @@ def fit(
                 ckpt_path=last if interrupted else None,
                 weights_only=True,
             )
+        except SystemExit as error:
+            # Lightning turns Ctrl-C into an exit.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
         except OSError as error:
+            if place is None:
+                raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
-    if trainer.interrupted:
-        raise KeyboardInterrupt
     network.cpu().eval()
     _save(network, place, "last", train)
-    if place is not None and settings.select == "best":
+    if place is None and settings.select == "best":
+        network.load_state_dict(best.weights)
+    elif place is not None and settings.select == "best":
         network, _ = load_model(place / "best.safetensors", **_custom_kernel(model_settings))
     _save(network, place, "checkpoint", train)
     return network
@@ -165,8 +188,33 @@ def _check_labels(train: BagDataset, val: BagDataset | None) -> None:
         )
 
 
-def _require_validation(val: BagDataset | None) -> None:
-    if val is None or len(val) == 0:
+def _check_resumable(last: Path, module: LightningModel) -> None:
+    """Refuse a damaged checkpoint, or one of another model, before training starts from it."""
+    try:
+        # weights_only: a checkpoint from elsewhere must not run code.
+        content = torch.load(last, map_location="cpu", weights_only=True)
+        module.load_state_dict(content["state_dict"])
+    except Exception as error:  # a damaged file fails in many ways
+        raise CheckpointError(
+            f"Expected a checkpoint of this model to resume from in {last}, but could not load it "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
+            "Delete that file to train the fold again from its start."
+        ) from error
+
+
+def _accelerator(device: str) -> str:
+    if device == "gpu" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        raise SettingsError("Expected a GPU for device 'gpu', but found none. Use 'auto' or 'cpu'.")
+    return device
+
+
+def _require_validation(val: BagDataset | None, monitor: str, num_classes: int) -> None:
+    if val is not None and monitor == "auc" and len(set(val.labels)) < num_classes:
+        raise TrainingError(
+            f"Expected validation slides of all {num_classes} classes to monitor the AUC, but "
+            f"they are of {len(set(val.labels))}. Monitor 'loss', or use other splits."
+        )
+    if val is None:
         raise TrainingError(
             "Expected validation slides to select the best epoch or to stop early, but the fold "
             "has none. Use select 'last' and patience 0, or splits with a validation part."

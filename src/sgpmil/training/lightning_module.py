@@ -15,7 +15,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.training.batches import epoch_loader, sequential_loader
-from sgpmil.training.divergence import likely_cause
+from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 
@@ -64,22 +64,43 @@ class LightningModel(lightning.LightningModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        """Set learning rate and random state from the epoch alone, so that a resume repeats."""
+        """Set the learning rate from the epoch alone, so that a resume repeats."""
         rate = learning_rate(self.settings, self.current_epoch)
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
-        torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
         self.train_loss.clear()
         self.epoch_metrics = {"epoch": self.current_epoch, "learning_rate": rate}
 
+    def on_train_batch_start(self, batch: BagBatch, batch_idx: int) -> None:
+        """Set the random state from the epoch alone, so that a resume repeats.
+
+        Not at the epoch's start: how often Lightning starts a loader, which draws a number, is
+        another in a resumed epoch.
+        """
+        if batch_idx == 0:
+            torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+
     def training_step(self, batch: BagBatch, batch_idx: int) -> torch.Tensor:
         """Compute the loss of a packed batch."""
-        output = self.model(batch)
-        loss = self.model.loss(output, batch.labels, self.num_bags)
+        try:
+            output = self.model(batch)
+            loss = self.model.loss(output, batch.labels, self.num_bags)
+        except TrainingError as error:
+            raise self._stopped("A step failed", self.global_step, batch, str(error)) from error
         if self.device.type == "cpu" or batch_idx % _CHECK_EVERY_ON_GPU == 0:
             self._check(loss, output, batch)
         self.train_loss.append(loss.total.detach())
         return loss.total
+
+    def on_train_batch_end(self, outputs: Any, batch: BagBatch, batch_idx: int) -> None:
+        """Look at the weights before the epoch is checkpointed: a resume must be able to go on."""
+        del outputs, batch_idx
+        if not self.trainer.is_last_batch:
+            return
+        name = first_weights_not_finite(self.model)
+        if name is not None:
+            cause = f"a step of this epoch was too large for '{name}': lower the learning rate."
+            raise self._stopped("The weights are not finite", self.global_step - 1, batch, cause)
 
     def validation_step(self, batch: BagBatch, batch_idx: int) -> None:
         """Predict a packed batch, and score it on the scale of the training loss."""
@@ -87,7 +108,9 @@ class LightningModel(lightning.LightningModule):
         loss = self.model.loss(output, batch.labels, self.num_bags)
         self.val_loss.append((loss.total, batch.num_bags))
         labels = batch.labels.tolist()
-        for b, probs in enumerate(output.probs.double().cpu().numpy()):
+        # Not in half precision, in which a softmax is far from summing to 1.
+        samples = output.logits.cpu().double().softmax(-1).numpy()
+        for b, probs in enumerate(samples):
             name = batch.slide_ids[b]
             self.val_predictions.append(Prediction.from_samples(name, name, labels[b], probs))
 
@@ -107,13 +130,16 @@ class LightningModel(lightning.LightningModule):
     def _check(self, loss: Loss, output: ModelOutput, batch: BagBatch) -> None:
         if torch.isfinite(loss.total):
             return
+        terms = ", ".join(f"{name} {term.item():g}" for name, term in loss.terms.items())
+        cause = f"{likely_cause(self.model, batch, output, loss)}."
+        raise self._stopped(f"The loss is not finite ({terms})", self.global_step, batch, cause)
+
+    def _stopped(self, what: str, step: int, batch: BagBatch, cause: str) -> TrainingError:
         if self.on_divergence is not None:
             self.on_divergence()
-        terms = ", ".join(f"{name} {float(term):g}" for name, term in loss.terms.items())
-        raise TrainingError(
-            f"The loss is not finite ({terms}) at epoch {self.current_epoch}, step "
-            f"{self.global_step}, bags {', '.join(batch.slide_ids)}. "
-            f"Likely cause: {likely_cause(self.model, batch, output, loss)}."
+        return TrainingError(
+            f"{what} at epoch {self.current_epoch}, step {step}, "
+            f"bags {', '.join(batch.slide_ids)}. Likely cause: {cause}"
         )
 
 

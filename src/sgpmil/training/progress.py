@@ -26,7 +26,7 @@ class FoldProgress:
         """Begin a fold."""
         self.bar.reset(self.task, total=self.epochs, description=text, state="")
 
-    def epoch(self, metrics: Mapping[str, float]) -> None:
+    def epoch(self, metrics: Mapping[str, int | float]) -> None:
         """End an epoch."""
         state = f"loss {metrics['train_loss']:.3f}"
         if "val_loss" in metrics:

@@ -19,7 +19,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -91,8 +91,6 @@ class RunFolder:
 
 def read_predictions_folder(folder: Path) -> PredictionTable:
     """Read ``predictions.parquet`` and the instance scores beside it."""
-    from dataclasses import replace
-
     table = read_predictions(folder / "predictions.parquet")
     predictions = []
     for prediction in table.predictions:
@@ -127,13 +125,14 @@ def open_run(
     settings = json.loads(json.dumps(settings, default=str))
     try:
         if path.exists() and any(path.iterdir()):
-            if not (path / _DESCRIPTION).exists():
+            if not _is_run(path):
                 raise RunFolderError(
                     f"Expected {path} to be new or a run, but it holds other files. "
                     "Choose another folder."
                 )
             if resume:
                 _refuse_other_settings(path, settings)
+                write_splits(folds, path / "splits", overwrite=True)
                 return run
             if not overwrite:
                 raise RunFolderError(
@@ -142,7 +141,6 @@ def open_run(
                 )
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
-        write_splits(folds, path / "splits")
         description = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
@@ -151,7 +149,9 @@ def open_run(
             "folds": list(run.folds),
             "settings": settings,
         }
+        # First of all: without it, an interrupted start would not be known for a run.
         write_text(path / _DESCRIPTION, json.dumps(description, indent=2))
+        write_splits(folds, path / "splits")
     except OSError as error:
         raise RunFolderError(f"Could not write the run folder {path}: {error}.") from error
     return run
@@ -167,16 +167,27 @@ def read_run(path: Path | str) -> RunFolder:
     try:
         description = json.loads((path / _DESCRIPTION).read_text())
         return RunFolder(path, tuple(description["folds"]))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"Expected a run (a folder with {_DESCRIPTION}) at {path}, but found none."
         ) from error
 
 
+def _is_run(path: Path) -> bool:
+    """Say whether a folder is a run of ours, of which the description may be damaged."""
+    try:
+        description = json.loads((path / _DESCRIPTION).read_text())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return (path / "splits").is_dir()
+    return isinstance(description, dict) and {"folds", "settings"} <= description.keys()
+
+
 def _refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
     try:
         before = json.loads((path / _DESCRIPTION).read_text())["settings"]
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path / _DESCRIPTION} is damaged: replace the run with --overwrite."
         ) from error

@@ -1,5 +1,6 @@
 """How a model is trained."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,12 +39,12 @@ class TrainingSettings:
     """
 
     epochs: int = 30
-    learning_rate: float = 6e-4
+    learning_rate: float = 4e-4
     weight_decay: float = 1e-5
     warmup_epochs: int = 6
     warmup_learning_rate: float = 1e-5
     min_learning_rate: float = 1e-7
-    bags_per_step: int = 4
+    bags_per_step: int = 2
     gradient_clip: float = 1.0
     balanced_sampling: bool = True
     monitor: Monitor = "loss"
@@ -56,7 +57,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "bags_per_step"):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:
                 raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
         for name in (
             "learning_rate",
@@ -68,8 +69,10 @@ class TrainingSettings:
             "patience",
             "seed",
         ):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"Expected {name} >= 0, but got {getattr(self, name)}.")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingsError(
+                    f"Expected {name} to be finite and >= 0, but got {getattr(self, name)}."
+                )
         choices = {
             "monitor": Monitor,
             "select": Select,
@@ -80,7 +83,7 @@ class TrainingSettings:
             if getattr(self, name) not in get_args(choice):
                 raise SettingsError(
                     f"Expected {name} to be one of {', '.join(get_args(choice))}, "
-                    f"but got '{getattr(self, name)}'."
+                    f"but got {getattr(self, name)!r}."
                 )
         if self.device not in ("auto", "cpu", "gpu"):
             raise SettingsError(f"Expected device to be auto, cpu or gpu, but got '{self.device}'.")

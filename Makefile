@@ -1,0 +1,44 @@
+# make demo and make test do all their set-up on a bare clone: Python 3.11+ and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-fast check docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sgpmil demo --overwrite
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("sgpmil needs Python 3.11 or newer, but found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e ".[dev]"
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-dev
+	$(PIP) -e ".[docs]"
+	touch $@

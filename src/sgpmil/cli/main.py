@@ -1,0 +1,112 @@
+"""The `sgpmil` command.
+
+An error a user can cause is printed as one sentence, with exit code 2; ``--debug`` shows the
+traceback. Options may be written with dashes or underscores.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import typer
+from rich.console import Console
+
+import sgpmil
+from sgpmil.cli import (
+    bags_commands,
+    demo_command,
+    doctor_command,
+    evaluate_command,
+    predict_command,
+    train_command,
+)
+from sgpmil.cli.output import console
+from sgpmil.errors import SgpmilError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Probabilistic multiple instance learning on whole-slide images: what a slide is, which "
+    "patches say so, and how sure the model is of both.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    del debug  # Read from the arguments before they are parsed, so that it covers every error.
+    if version:
+        console.print(f"sgpmil {sgpmil.__version__}", highlight=False)
+        raise typer.Exit
+
+
+app.command("demo")(demo_command.demo)
+app.command("doctor")(doctor_command.doctor)
+app.command("init")(train_command.init)
+app.command("inspect")(bags_commands.inspect)
+app.command("pack")(bags_commands.pack)
+app.command("splits")(bags_commands.splits)
+app.command("train")(train_command.train)
+app.command("predict")(predict_command.predict)
+app.command("evaluate")(evaluate_command.evaluate)
+app.command("import-released")(predict_command.import_released)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    # --debug is global: taken wherever it stands.
+    given = [_dashed(argument) for argument in given if argument != "--debug"]
+    warnings.showwarning = _show_warning
+    try:
+        app(args=given, prog_name="sgpmil")
+    except SgpmilError as error:
+        if debug:
+            raise
+        _stop(str(error), 2)
+    except KeyboardInterrupt:
+        _stop("Interrupted. What was finished is kept; go on with --resume.", 130)
+    except BrokenPipeError:
+        # The reader of our output (head, less) is gone; nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if debug:
+            raise
+        _stop(f"{error.strerror or error}: {error.filename or 'a file'}.", 2)
+
+
+def _dashed(argument: str) -> str:
+    if not argument.startswith("--") or argument == "--":
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _stop(text: str, code: int) -> None:
+    Console(stderr=True, soft_wrap=True).print(
+        text, style="red" if code == 2 else None, markup=False, highlight=False
+    )
+    raise SystemExit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print our warnings as sentences; leave out the libraries' own."""
+    del lineno, file, line
+    if "sgpmil" in Path(filename).parts or category.__module__.startswith("sgpmil"):
+        typer.secho(f"Warning: {message}", fg="yellow", err=True)

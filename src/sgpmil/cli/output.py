@@ -1,0 +1,93 @@
+"""How commands print."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sgpmil.evaluation.summary import MetricSummary
+
+__all__ = ["console", "counting", "facts", "grid", "print_summary"]
+
+console = Console(soft_wrap=True)
+
+_NAMES = {
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "kappa": "quadratic kappa",
+    "ace": "ACE",
+    "ece": "ECE",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "attention_auc": "instance AUC, attention",
+    "evidence_auc": "instance AUC, evidence",
+    "attention_ap": "instance AP, attention",
+    "evidence_ap": "instance AP, evidence",
+}
+
+
+def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
+    """Print every metric with its mean, spread and folds."""
+    num_folds = len(summary[0].values)
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    table.add_column("mean ± sd" if num_folds > 1 else "value", justify="right")
+    if num_folds > 1:
+        table.add_column("folds", justify="right")
+    for metric in summary:
+        value = _number(metric.mean)
+        if num_folds > 1:
+            value += f" ± {_number(metric.sd)}"
+        row = [_NAMES.get(metric.name, metric.name), value]
+        if num_folds > 1:
+            row.append(" ".join(_number(v) for v in metric.values))
+        table.add_row(*row)
+    console.print(table)
+    undefined = [metric for metric in summary if metric.num_undefined]
+    for metric in undefined:
+        console.print(
+            f"{_NAMES.get(metric.name, metric.name)} is undefined in {metric.num_undefined} of "
+            f"{num_folds} test sets (a class or the instance labels are missing there)."
+        )
+
+
+def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and values as a table."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(escape(name), escape(value))
+    console.print(table)
+
+
+def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under a header."""
+    table = Table(*header, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+
+
+@contextmanager
+def counting(text: str, total: int | None) -> Iterator[Progress]:
+    """Show a bar that counts slides; advance it with ``bar.advance(bar.task_ids[0])``."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("slides"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(text, total=total)
+        yield bar
+
+
+def _number(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.3f}"

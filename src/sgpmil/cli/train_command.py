@@ -1,0 +1,126 @@
+"""`sgpmil train` and `init`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sgpmil.cli.options import (
+    CaseColumn,
+    Classes,
+    Device,
+    LabelColumn,
+    Labels,
+    Overwrite,
+    Resume,
+    SharedCase,
+    SkipBad,
+    SkipMissing,
+    SlideColumn,
+    SlideTable,
+    class_tuple,
+)
+from sgpmil.cli.output import console, print_summary
+
+__all__ = ["init", "train"]
+
+
+def train(
+    recipe: Annotated[
+        Path | None, typer.Option(help="Recipe (YAML) that the other options replace values of.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of bag files, packed store, or .npz of many bags.")
+    ] = None,
+    labels: Labels = None,
+    splits: Annotated[
+        Path | None,
+        typer.Option(
+            help="CLAM, Patho-Bench or STAMP splits. Without them, five patient-grouped folds "
+            "are made."
+        ),
+    ] = None,
+    run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/latest"),
+    model: Annotated[str | None, typer.Option(help="sgpmil, agp or abmil.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings of the model: default, paper or released.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    bags_per_step: Annotated[int | None, typer.Option(help="Bags of an optimiser step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
+    device: Device = None,
+    fold: Annotated[
+        list[str] | None, typer.Option(help="Run only this fold; may be repeated.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, such as training.weight-decay=1e-4."),
+    ] = None,
+    classes: Classes = None,
+    slide_column: SlideColumn = None,
+    label_column: LabelColumn = None,
+    case_column: CaseColumn = None,
+    slide_table: SlideTable = None,
+    skip_missing: SkipMissing = False,
+    skip_bad: SkipBad = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Packed store to make of the bags and read from.")
+    ] = None,
+    shared_case: SharedCase = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train on every fold, test each on its own test set, and draw the figures."""
+    from sgpmil.experiments.recipe import load_recipe, run_recipe
+    from sgpmil.report.run_figures import write_run_figures
+
+    loaded = load_recipe(
+        recipe,
+        values={
+            "data.features": features,
+            "data.labels": labels,
+            "data.splits": splits,
+            "data.classes": class_tuple(classes),
+            "data.slide_column": slide_column,
+            "data.label_column": label_column,
+            "data.case_column": case_column,
+            "data.slide_table": slide_table,
+            "data.skip_missing": skip_missing or None,
+            "data.skip_bad": skip_bad or None,
+            "data.cache": cache,
+            "data.shared_case": shared_case,
+            "model.name": model,
+            "model.settings.preset": preset,
+            "training.epochs": epochs,
+            "training.learning_rate": learning_rate,
+            "training.bags_per_step": bags_per_step,
+            "training.seed": seed,
+            "training.device": device,
+        },
+        assignments=assignments or (),
+    )
+    result = run_recipe(loaded, run, resume=resume, overwrite=overwrite, only_folds=fold)
+    figures = write_run_figures(run / "figures", result.predictions)
+    names = result.predictions[0].class_names
+    order = ", ".join(f"{index} = {name}" for index, name in enumerate(names))
+    print_summary(result.summary(), f"{loaded.model.name}, classes {order}")
+    console.print(f"Results: {run}, {len(figures)} figures in {run / 'figures'}")
+    console.print(
+        f"Next: sgpmil predict {run / 'fold-0'} NEW_FEATURES   or   sgpmil evaluate {run}"
+    )
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="Recipe to write.")] = Path("recipe.yaml"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a commented recipe to start from."""
+    from sgpmil.bags.files import write_text
+    from sgpmil.errors import SettingsError
+    from sgpmil.experiments.recipe import starter_recipe
+
+    if path.exists() and not overwrite:
+        raise SettingsError(f"{path} exists already. Replace it with --overwrite.")
+    write_text(path, starter_recipe())
+    console.print(f"Written to {path}. Edit it, then: sgpmil train --recipe {path}")

@@ -1,0 +1,248 @@
+"""One YAML file, one experiment.
+
+A recipe has the sections `data`, `model` and `training`; unknown keys are refused with their
+path. Keys may be written with dashes or underscores.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.reading import read_bags
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import Fold, make_kfold
+from sgpmil.errors import SettingsError
+from sgpmil.models.registry import resolve_settings
+from sgpmil.training.cross_validation import CrossValidation, cross_validate
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["DataSection", "ModelSection", "Recipe", "load_recipe", "run_recipe", "starter_recipe"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSection(_Section):
+    """Which bags, labels and folds.
+
+    Args:
+        features: Folder of bag files, packed store, or `.npz` of many bags.
+        labels: Table of labels; not needed where the bags carry them.
+        splits: File or folder of folds; five patient-grouped folds are made without it.
+        classes: Order of the classes.
+        slide_column: Column of slide names.
+        label_column: Column of labels.
+        case_column: Column of patients.
+        slide_table: Table of the slides of each patient.
+        skip_missing: Leave out slides without label, labels without slide, and unknown slides
+            of the splits.
+        skip_bad: Leave out damaged and non-finite bags.
+        shared_case: What to do about a patient in two parts of a fold.
+        cache: Packed store to make and read from.
+        folds: Number of folds that are made.
+        folds_seed: Seed of the folds that are made.
+    """
+
+    features: Path
+    labels: Path | None = None
+    splits: Path | None = None
+    classes: tuple[str, ...] | None = None
+    slide_column: str | None = None
+    label_column: str | None = None
+    case_column: str | None = None
+    slide_table: Path | None = None
+    skip_missing: bool = False
+    skip_bad: bool = False
+    shared_case: Literal["error", "warn"] = "error"
+    cache: Path | None = None
+    folds: int = 5
+    folds_seed: int = 0
+
+
+class ModelSection(_Section):
+    """Which model, and its settings.
+
+    Args:
+        name: A name of `sgpmil.list_models`.
+        settings: Settings that differ from the model's defaults; ``preset`` names others.
+    """
+
+    name: str = "sgpmil"
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Recipe(_Section):
+    """An experiment.
+
+    Args:
+        data: Which bags, labels and folds.
+        model: Which model.
+        training: How it is trained.
+    """
+
+    data: DataSection
+    model: ModelSection = ModelSection()
+    training: TrainingSettings = TrainingSettings()
+
+
+def load_recipe(
+    path: Path | str | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    assignments: Sequence[str] = (),
+) -> Recipe:
+    """Read a recipe and replace some of its values.
+
+    Args:
+        path: YAML file; without it, everything comes from the values.
+        values: Values by dotted path, such as ``{"training.epochs": 10}``; None leaves one alone.
+        assignments: The same as text, ``training.epochs=10``; these come last.
+
+    Raises:
+        SettingsError: The file is unreadable, or a key or value is refused; its path is named.
+    """
+    content = _read_yaml(Path(path)) if path is not None else {}
+    for key, value in (values or {}).items():
+        if value is not None:
+            _assign(content, key, value)
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"Expected --set KEY=VALUE, but got '{text}'.")
+        _assign(content, key, _parse(value, text))
+    try:
+        recipe = _ADAPTER.validate_python(content)
+    except ValidationError as error:
+        raise SettingsError(_first_problem(error, path)) from error
+    resolve_settings(recipe.model.name, recipe.model.settings)
+    return recipe
+
+
+def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Open the bags of a recipe and read, or make, its folds."""
+    bags = read_bags(
+        data.features,
+        data.labels,
+        classes=data.classes,
+        slide_column=data.slide_column,
+        label_column=data.label_column,
+        case_column=data.case_column,
+        slide_table=data.slide_table,
+        on_mismatch="skip" if data.skip_missing else "error",
+        on_bad="skip" if data.skip_bad else "error",
+        cache=data.cache,
+    )
+    if not bags.class_names:
+        raise SettingsError(
+            f"Expected labels for the bags of {data.features}, but there are none. "
+            "Give a table with --labels."
+        )
+    table = bags.label_table()
+    if data.splits is not None:
+        return bags, read_splits(data.splits, table)
+    return bags, make_kfold(table, num_folds=data.folds, seed=data.folds_seed)
+
+
+def run_recipe(
+    recipe: Recipe,
+    run: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    only_folds: Sequence[str] | None = None,
+    progress: bool = True,
+) -> CrossValidation:
+    """Carry out a recipe: train and test every fold.
+
+    Args:
+        recipe: The recipe.
+        run: Folder of the run.
+        resume: Go on with an interrupted run.
+        overwrite: Replace an existing run.
+        only_folds: Names of the folds to run.
+        progress: Whether to show a progress bar.
+    """
+    bags, folds = read_data(recipe.data)
+    return cross_validate(
+        bags,
+        folds,
+        model=recipe.model.name,
+        model_settings=recipe.model.settings,
+        training=recipe.training,
+        run=run,
+        resume=resume,
+        overwrite=overwrite,
+        only_folds=only_folds,
+        allow_missing=recipe.data.skip_missing,
+        on_shared_case=recipe.data.shared_case,
+        progress=progress,
+    )
+
+
+def starter_recipe() -> str:
+    """Return the commented recipe that ``sgpmil init`` writes."""
+    return files("sgpmil.experiments").joinpath("recipes/starter.yaml").read_text()
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise SettingsError(f"Expected a recipe at {path}, but there is none.") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        first = str(error).replace("\n", " ")
+        raise SettingsError(f"Expected a recipe as YAML in {path}, but got: {first}.") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"Expected sections (data, model, training) in {path}.")
+    normalised: dict[str, Any] = _normalised(content)
+    return normalised
+
+
+def _normalised(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key).replace("-", "_"): _normalised(inner) for key, inner in value.items()}
+    return value
+
+
+def _assign(content: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.replace("-", "_").split(".")
+    place = content
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise SettingsError(f"Expected a section at '{section}' of '{key}'.")
+    place[name] = value
+
+
+def _parse(value: str, text: str) -> Any:
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"Expected a value in '{text}'.") from error
+    if isinstance(parsed, str):
+        # YAML 1.1 takes 1e-4, without a point, for text.
+        try:
+            return float(parsed)
+        except ValueError:
+            return parsed
+    return parsed
+
+
+def _first_problem(error: ValidationError, path: Path | str | None) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    where = f" (in {path})" if path is not None else ""
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"Expected only known keys in a recipe, but got '{key}'{where}. Check its spelling."
+    if problem["type"] == "missing":
+        return f"Expected a value for '{key}', but got none{where}."
+    return f"Expected another value for '{key}' than {problem['input']!r}{where}: {problem['msg']}."
+
+
+_ADAPTER = TypeAdapter(Recipe)

@@ -1,0 +1,88 @@
+import h5py
+import numpy as np
+import pytest
+
+from sgpmil.bags import PackedStore, SharedCaseWarning, check_folds, read_labels, read_splits
+
+
+def test_inspect_names_what_is_wrong(sgpmil, slides):
+    folder, labels = slides
+    with h5py.File(folder / "empty.h5", "w") as file:
+        file["features"] = np.zeros((0, 4), dtype=np.float32)
+        file["coords"] = np.zeros((0, 2), dtype=np.int64)
+    with h5py.File(folder / "001.slide.h5", "r+") as file:
+        file["features"][0, 0] = np.nan
+    (folder / "003.slide.h5").write_bytes((folder / "003.slide.h5").read_bytes()[:700])
+    (folder / "005.slide.h5").unlink()
+    code, out, _ = sgpmil("inspect", folder, "--labels", labels)
+    assert code == 0
+    facts = {
+        line.split("│")[1].strip(): line.split("│")[2].strip()
+        for line in out.splitlines()
+        if line.count("│") == 3
+    }
+    assert facts["encoder"] == "uni_v1"
+    assert facts["feature dimension"] == "4"
+    assert facts["magnification"] == "20×"
+    assert facts["patch side, level 0"] == "256 px"
+    assert facts["labels without a slide"] == "1: 005.slide"
+    assert facts["slides with NaN or infinity"] == "1: 001.slide"
+    assert facts["empty slides"] == "1: empty"
+    assert facts["unreadable slides"].startswith("1: 003.slide")
+    assert "Not ready" in out
+
+
+def test_inspect_says_when_all_is_well(sgpmil, slides):
+    folder, labels = slides
+    _, out, _ = sgpmil("inspect", folder, "--labels", labels)
+    assert f"Ready to train: sgpmil train --features {folder} --labels {labels}" in out
+
+
+def test_pack_writes_a_store_with_labels(sgpmil, slides, tmp_path):
+    folder, labels = slides
+    store = tmp_path / "store"
+    code, out, _ = sgpmil("pack", folder, store, "--labels", labels, "--classes", "tumor,normal")
+    assert code == 0
+    assert "Packed 20 slides" in out
+    dataset = PackedStore.open(store).dataset()
+    assert dataset.class_names == ("tumor", "normal")
+    with h5py.File(folder / "004.slide.h5") as file:
+        np.testing.assert_array_equal(
+            dataset[dataset.index("004.slide")].features.numpy(), file["features"][:]
+        )
+    code, _, err = sgpmil("pack", folder, store)
+    assert code == 2
+    assert "overwrite" in err
+
+
+def test_splits_writes_folds_that_check(sgpmil, slides, tmp_path):
+    _, labels = slides
+    out = tmp_path / "splits"
+    assert sgpmil("splits", labels, "--out", out, "--folds", "4", "--seed", "3")[0] == 0
+    table = read_labels(labels)
+    folds = check_folds(read_splits(out, table), table)
+    assert len(folds) == 4
+    assert sorted(s for fold in folds for s in fold.test) == sorted(table.slide_ids)
+    code, shown, _ = sgpmil("splits", labels, "--check", out)
+    assert code == 0
+    assert "No slide and no known patient is in two parts" in shown
+
+
+def test_splits_refuses_a_leak(sgpmil, slides, tmp_path):
+    _, labels = slides
+    labels.write_text(labels.read_text().replace("case-18", "case-0"))
+    bad = tmp_path / "splits_0.csv"
+    slides = [f"{n:03d}.slide" for n in range(20)]
+    rows = [",".join(r) for r in zip(slides[:10], slides[10:], strict=True)]
+    bad.write_text("train,test\n" + "\n".join(rows) + "\n")
+    code, _, err = sgpmil("splits", labels, "--check", bad)
+    assert code == 2
+    assert "case-0" in err
+    with pytest.warns(SharedCaseWarning, match="case-0"):
+        assert sgpmil("splits", labels, "--check", bad, "--shared-case", "warn")[0] == 0
+
+
+def test_splits_needs_to_know_where_to(sgpmil, slides):
+    code, _, err = sgpmil("splits", slides[1])
+    assert code == 2
+    assert "--out" in err

@@ -1,0 +1,78 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sgpmil import __version__
+from sgpmil.cli import main
+from sgpmil.errors import BagError
+
+
+def test_version(sgpmil):
+    assert sgpmil("--version") == (0, f"sgpmil {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "doctor", "init", "inspect", "pack", "splits", "train", "predict", "evaluate"],
+)
+def test_every_command_has_help(sgpmil, command):
+    code, out, _ = sgpmil(command, "--help")
+    assert code == 0
+    assert f"sgpmil {command}" in out
+    assert command in sgpmil("--help")[1]
+
+
+def test_a_users_error_is_one_sentence_and_exit_code_2(sgpmil, tmp_path):
+    code, out, err = sgpmil("inspect", tmp_path / "nowhere")
+    assert code == 2
+    assert out == ""
+    assert "nowhere" in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(sgpmil, tmp_path):
+    with pytest.raises(BagError):
+        sgpmil("inspect", tmp_path / "nowhere", "--debug")
+
+
+def test_options_may_have_underscores(sgpmil, slides):
+    folder, labels = slides
+    code, out, _ = sgpmil("inspect", folder, "--labels", labels, "--label_column=label")
+    assert code == 0
+    assert "normal: 10" in out
+
+
+def test_underscores_in_values_stay(sgpmil, slides):
+    folder, labels = slides
+    code, _, err = sgpmil("inspect", folder, "--labels", labels, "--label-column=no_such")
+    assert code == 2
+    assert "no_such" in err
+
+
+def test_interrupt_exits_130(sgpmil, monkeypatch, tmp_path):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "app", interrupt)
+    code, _, err = sgpmil("demo")
+    assert code == 130
+    assert "--resume" in err
+
+
+def test_full_disk_is_one_sentence(sgpmil, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, os.strerror(28), "runs/x")
+
+    monkeypatch.setattr(main, "app", full)
+    code, _, err = sgpmil("demo")
+    assert code == 2
+    assert "No space left on device: runs/x" in err
+
+
+def test_python_m_sgpmil():
+    result = subprocess.run(
+        [sys.executable, "-m", "sgpmil", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"sgpmil {__version__}\n"

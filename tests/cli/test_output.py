@@ -1,0 +1,19 @@
+import math
+
+from sgpmil.cli.output import console, facts, print_summary
+from sgpmil.evaluation import MetricSummary
+
+
+def test_undefined_is_never_a_number():
+    nan = math.nan
+    with console.capture() as capture:
+        print_summary([MetricSummary("auc", 0.9, nan, (0.9, nan), 1)], "run")
+    text = capture.get()
+    assert "0.900 ± undefined" in text
+    assert "AUC is undefined in 1 of 2" in text
+
+
+def test_brackets_are_printed():
+    with console.capture() as capture:
+        facts("parts", [("slides", 'pip install "sgpmil[slides]"')])
+    assert "sgpmil[slides]" in capture.get()

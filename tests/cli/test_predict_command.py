@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from sgpmil.models import build_model, load_model, save_model
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    model = build_model("abmil", in_dim=4, num_classes=2, hidden_dim=3, attention_dim=2)
+    return save_model(model, tmp_path / "m.safetensors", class_names=("normal", "tumor"))
+
+
+def test_features_of_another_encoder_are_refused(sgpmil, slides, tmp_path):
+    model = build_model("abmil", in_dim=5, num_classes=2, hidden_dim=3, attention_dim=2)
+    path = save_model(model, tmp_path / "m.safetensors", class_names=("a", "b"))
+    code, _, err = sgpmil("predict", path, slides[0], "--out", tmp_path / "p")
+    assert code == 2
+    assert "5 features" in err
+    assert not (tmp_path / "p").exists()
+
+
+def test_unknown_class_in_the_labels_is_refused(sgpmil, slides, checkpoint, tmp_path):
+    folder, labels = slides
+    labels.write_text(labels.read_text().replace("tumor", "benign"))
+    code, _, err = sgpmil(
+        "predict", checkpoint, folder, "--labels", labels, "--out", tmp_path / "p"
+    )
+    assert code == 2
+    assert "benign" in err
+
+
+def test_a_run_of_several_folds_needs_a_fold(sgpmil, slides, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    code, _, err = sgpmil("predict", run, slides[0])
+    assert code == 2
+    assert "fold-0" in err
+
+
+def test_import_released_round_trip(sgpmil, tmp_path):
+    shapes = {
+        "mlp.0.weight": (6, 4),
+        "mlp.0.bias": (6,),
+        "f_gp.0.weight": (3, 6),
+        "f_gp.0.bias": (3,),
+        "f_gp.2.variational_strategy.inducing_points": (5, 3),
+        "f_gp.2.variational_strategy._variational_distribution.variational_mean": (5,),
+        "f_gp.2.variational_strategy._variational_distribution.chol_variational_covar": (5, 5),
+        "f_gp.2.mean_module.weights": (3, 1),
+        "f_gp.2.mean_module.bias": (1,),
+        "f_gp.2.cov_module.kernels.0.raw_outputscale": (),
+        "f_gp.2.cov_module.kernels.0.base_kernel.raw_lengthscale": (1, 1),
+        "f_gp.2.cov_module.kernels.1.raw_constant": (1,),
+        "cl.weight": (2, 6),
+        "cl.bias": (2,),
+    }
+    state = {f"model.{name}": torch.randn(shape) for name, shape in shapes.items()}
+    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
+    out = tmp_path / "ours.safetensors"
+    assert sgpmil("import-released", tmp_path / "last.ckpt", out, "--classes", "n,t")[0] == 0
+    model, info = load_model(out)
+    assert info.class_names == ("n", "t")
+    torch.testing.assert_close(model.classifier.weight.data, state["model.cl.weight"])
+    code, _, err = sgpmil(
+        "import-released", tmp_path / "last.ckpt", tmp_path / "o.safetensors", "--classes", "n"
+    )
+    assert code == 2
+    assert "2 class names" in err

@@ -1,0 +1,72 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sgpmil.models.contract import Loss, MILModel, ModelOutput
+
+
+class Constant(MILModel):
+    """A model that says the same of every bag, with a penalty."""
+
+    def __init__(self, in_dim, num_classes, settings):
+        super().__init__(in_dim, num_classes, settings)
+        self.bias = torch.nn.Parameter(torch.zeros(num_classes))
+        self.frozen = torch.nn.Parameter(torch.zeros(99), requires_grad=False)
+
+    def forward(self, batch):
+        return ModelOutput(
+            logits=self.bias.expand(batch.num_bags, 1, -1),
+            attention=batch.features.new_ones(1, len(batch.features)),
+            weights=batch.features.new_ones(1, len(batch.features)),
+        )
+
+
+@pytest.fixture
+def output():
+    generator = torch.Generator().manual_seed(0)
+    return ModelOutput(
+        logits=torch.randn(2, 3, 4, generator=generator),
+        attention=torch.rand(3, 5, generator=generator),
+        weights=torch.rand(3, 5, generator=generator),
+        instance_logits=torch.randn(5, 4, generator=generator),
+        penalties={"extra": torch.tensor(0.5)},
+    )
+
+
+def test_scores_and_probabilities_are_those_of_the_samples(output):
+    assert torch.allclose(output.score, sum(output.attention) / 3)
+    powers = output.logits.exp()
+    assert torch.allclose(output.probs, powers / powers.sum(-1, keepdim=True))
+
+
+def test_evidence_is_the_mean_over_samples_of_weight_times_logit(output):
+    samples = torch.einsum("st,tc->stc", output.weights, output.instance_logits)
+    assert torch.allclose(output.evidence, samples.mean(0))
+
+
+def test_no_evidence_without_instance_logits(output):
+    plain = ModelOutput(output.logits, output.attention, output.weights)
+    assert plain.evidence is None
+
+
+def test_loss_is_the_sum_of_its_terms():
+    loss = Loss.of(nll=torch.tensor(2.0), kl=torch.tensor(0.25))
+    assert loss.total.item() == 2.25
+    assert {name: term.item() for name, term in loss.terms.items()} == {"nll": 2.0, "kl": 0.25}
+
+
+def test_default_loss_is_cross_entropy_and_the_penalties(output):
+    labels = torch.tensor([3, 1])
+    loss = Constant(2, 4, None).loss(output, labels, num_bags=10)
+    expected = F.cross_entropy(output.logits.mean(1), labels)
+    assert torch.allclose(loss.terms["cross_entropy"], expected)
+    assert torch.allclose(loss.total, expected + 0.5)
+
+
+def test_only_trainable_parameters_are_counted():
+    assert Constant(2, 4, None).num_parameters() == 4
+
+
+def test_forward_must_be_written():
+    with pytest.raises(TypeError, match="abstract"):
+        MILModel(1, 2, None)

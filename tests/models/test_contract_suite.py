@@ -1,0 +1,251 @@
+"""What every model of the registry keeps to."""
+
+import pytest
+import torch
+
+import sgpmil
+from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.models import load_model, save_model
+from sgpmil.models.embedding import MAX_DEVIATIONS
+
+from .small import IN_DIM, SIZES, random_bags, small_model, without_noise
+
+every_model = pytest.mark.parametrize("name", sgpmil.list_models())
+both_dtypes = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["f32", "f64"]
+)
+
+
+@every_model
+@both_dtypes
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_output(name, num_classes, dtype, tolerance):
+    model = small_model(name, num_classes=num_classes, dtype=dtype)
+    output = model(BagBatch.pack(random_bags(dtype=dtype)))
+    B, T, S = len(SIZES), sum(SIZES), output.logits.shape[1]
+    assert output.logits.shape == (B, S, num_classes)
+    assert output.attention.shape == output.weights.shape == (S, T)
+    assert (S > 1) == model.is_probabilistic
+    for value in (output.logits, output.attention, output.weights, output.score):
+        assert value.dtype == dtype
+        assert value.isfinite().all()
+    assert torch.allclose(output.probs.sum(-1), torch.ones(B, S, dtype=dtype))
+    assert (output.attention >= 0).all()
+    if S > 1:
+        several = torch.tensor(SIZES) > 1
+        assert output.logits[several].std(1).min() > 0
+
+
+@every_model
+@both_dtypes
+def test_a_packed_batch_gives_what_the_bags_give_one_by_one(name, dtype, tolerance):
+    model = small_model(name, dtype=dtype)
+    bags = random_bags(dtype=dtype)
+    packed = model(BagBatch.pack(bags))
+    start = 0
+    for b, bag in enumerate(bags):
+        alone = model(BagBatch.pack([bag]))
+        rows = slice(start, start := start + bag.num_instances)
+        assert (packed.logits[b] - alone.logits[0]).abs().max() < tolerance
+        assert (packed.attention[:, rows] - alone.attention).abs().max() < tolerance
+        assert (packed.weights[:, rows] - alone.weights).abs().max() < tolerance
+        assert (packed.evidence[rows] - alone.evidence).abs().max() < tolerance
+
+
+@every_model
+@both_dtypes
+def test_permuting_instances_permutes_scores(name, dtype, tolerance):
+    model = small_model(name, dtype=dtype)
+    bag = random_bags((19,), dtype=dtype)[0]
+    order = torch.randperm(19, generator=torch.Generator().manual_seed(1))
+    plain = without_noise(model, BagBatch.pack([bag]))
+    permuted = without_noise(model, BagBatch.pack([Bag(bag.features[order], "p")]))
+    assert (plain.score[order] - permuted.score).abs().max() < tolerance
+    assert (plain.evidence[order] - permuted.evidence).abs().max() < tolerance
+    assert (plain.logits - permuted.logits).abs().max() < tolerance
+    assert plain.score.std() > 1e-3  # so that the scores' order means something
+
+
+@every_model
+def test_a_bag_of_one_instance(name):
+    model = small_model(name).train()
+    batch = BagBatch.pack(random_bags((1,)))
+    output = model(batch)
+    model.loss(output, batch.labels, num_bags=1).total.backward()
+    assert output.logits.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    # All are softmaxes by default, and the only instance takes all.
+    assert torch.allclose(output.attention, torch.ones_like(output.attention))
+
+
+# A softmax over the bag drops what is added to every instance's logit alike.
+SHIFTS = {"attention.bias", "gp.mean.bias", "gp.mean.raw_constant"}
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        (name, activation)
+        for name in sgpmil.list_models()
+        for activation in ("softmax", "sigmoid")
+        if (name, activation) != ("abmil", "sigmoid")
+    ],
+)
+def test_a_gradient_reaches_every_parameter(name, activation):
+    settings = {} if name == "abmil" else {"activation": activation}
+    model = small_model(name, dtype=torch.float64, **settings).train()
+    batch = BagBatch.pack(random_bags(dtype=torch.float64))
+    model.loss(model(batch), batch.labels, num_bags=4).total.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        size = parameter.grad.abs().max()
+        if key in SHIFTS and activation == "softmax":
+            assert size < 1e-12, key
+        else:
+            assert size > 1e-9, key
+        if key == "gp.variational.chol_variational_covar":
+            lower = torch.ones_like(parameter).tril().bool()
+            assert (parameter.grad[lower] != 0).all()
+            assert (parameter.grad[~lower] == 0).all()
+
+
+@pytest.mark.parametrize("name", [n for n in sgpmil.list_models() if n != "abmil"])
+@pytest.mark.parametrize("preset", ["default", "released"])
+def test_the_process_learns_from_the_labels(name, preset):
+    """The published AGP's process never received a gradient from the cross-entropy."""
+    model = small_model(name, preset=preset, dtype=torch.float64).train()
+    batch = BagBatch.pack(random_bags(dtype=torch.float64))
+    loss = model.loss(model(batch), batch.labels, num_bags=4)
+    terms = {term: value for term, value in loss.terms.items() if term != "kl"}
+    sum(terms.values()).backward()
+    for key, parameter in model.named_parameters():
+        if key.startswith(("gp.", "projection.")) and key not in SHIFTS:
+            assert parameter.grad is not None, key
+            assert parameter.grad.abs().max() > 1e-12, key
+
+
+@every_model
+def test_gradients_are_those_of_central_differences(name):
+    model = small_model(name, dtype=torch.float64)  # evaluation mode: repeatable noise
+    batch = BagBatch.pack(random_bags(dtype=torch.float64))
+    parameters = {k: p.detach() for k, p in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    direction = {
+        k: torch.randn(p.shape, generator=generator).double() for k, p in parameters.items()
+    }
+
+    def loss(step):
+        # Through the module's own parameters: the divergence is not part of the forward pass.
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                parameter.copy_(parameters[key] + step * direction[key])
+        return model.loss(model(batch), batch.labels, num_bags=4).total
+
+    parameters = {k: p.clone() for k, p in parameters.items()}
+    loss(0.0).backward()
+    slope = sum((p.grad * direction[k]).sum() for k, p in model.named_parameters())
+    step = 1e-6
+    numeric = (loss(step) - loss(-step)) / (2 * step)
+    assert slope.item() == pytest.approx(numeric.item(), rel=1e-4, abs=1e-6)
+
+
+@every_model
+def test_same_seed_same_output(name):
+    batch = BagBatch.pack(random_bags())
+    first, second = small_model(name, seed=3), small_model(name, seed=3)
+    assert torch.equal(first(batch).logits, second(batch).logits)
+    assert not torch.equal(first(batch).logits, small_model(name, seed=4)(batch).logits)
+    first.train()
+    second.train()
+    outputs = []
+    for model in (first, second):
+        torch.manual_seed(0)
+        outputs.append(model(batch).logits)
+    assert torch.equal(*outputs)
+
+
+@every_model
+def test_save_and_load_give_the_same_output(name, tmp_path):
+    model = small_model(name)
+    batch = BagBatch.pack(random_bags())
+    save_model(model, tmp_path / "checkpoint.safetensors", class_names=("a", "b"))
+    loaded, _ = load_model(tmp_path)
+    before, after = model(batch), loaded(batch)
+    assert torch.equal(before.logits, after.logits)
+    assert torch.equal(before.attention, after.attention)
+
+
+@every_model
+def test_float32_is_near_float64(name):
+    model = small_model(name)
+    bags = random_bags()
+    single = without_noise(model, BagBatch.pack(bags))
+    double = without_noise(
+        model.double(), BagBatch.pack([Bag(b.features.double(), b.slide_id) for b in bags])
+    )
+    assert (single.logits - double.logits).abs().max() < 1e-3
+    assert (single.attention - double.attention).abs().max() < 1e-3
+
+
+@every_model
+@both_dtypes
+def test_evidence_adds_up_to_the_logit(name, dtype, tolerance):
+    model = small_model(name, num_classes=4, dtype=dtype)
+    bags = random_bags(num_classes=4, dtype=dtype)
+    output = model(BagBatch.pack(bags))
+    parts = output.evidence.split([bag.num_instances for bag in bags])
+    total = torch.stack([part.sum(0) for part in parts])
+    expected = output.logits.mean(1) - model.classifier.bias
+    assert (total - expected).abs().max() < 10 * tolerance
+    assert expected.abs().max() > 0.05
+
+
+@every_model
+def test_standardisation_is_fitted_and_part_of_the_model(name):
+    torch.manual_seed(0)
+    features = BagBatch.pack(random_bags((200,))).features.clone()
+    features[:, 3] = 2.5
+    model = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2)
+    model.initialise(features, seed=0)
+    result = model.standardise(features)
+    assert torch.allclose(result.mean(0), torch.zeros(IN_DIM), atol=1e-2)
+    spread = torch.ones(IN_DIM)
+    spread[3] = 0
+    assert torch.allclose(result.std(0), spread, atol=2e-2)
+    far = model.standardise(torch.full((1, IN_DIM), 1e6))
+    assert torch.equal(far, torch.full((1, IN_DIM), MAX_DEVIATIONS))
+    scaled = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2, standardise=False)
+    scaled.initialise(features, seed=0)
+    assert torch.equal(scaled.standardise(features), features)
+
+
+@every_model
+def test_the_scale_of_the_features_does_not_matter_after_initialise(name):
+    bags = random_bags()
+    outputs = []
+    for factor in (1.0, 1024.0):
+        torch.manual_seed(0)
+        model = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2).eval()
+        batch = BagBatch.pack([Bag(factor * bag.features, bag.slide_id) for bag in bags])
+        model.initialise(batch.features, seed=0)
+        outputs.append(without_noise(model, batch).logits)
+    assert torch.allclose(*outputs, atol=1e-3)
+
+
+@every_model
+def test_training_fits_separable_bags(name):
+    torch.manual_seed(0)
+    bags = [Bag(torch.randn(4, IN_DIM) + 2.0 * (i % 2), f"b{i}", label=i % 2) for i in range(12)]
+    batch = BagBatch.pack(bags)
+    model = small_model(name).train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    losses = []
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss = model.loss(model(batch), batch.labels, num_bags=12).total
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    predicted = model.eval()(batch).probs.mean(1).argmax(1)
+    assert (predicted == batch.labels).all()
+    assert losses[-1] < losses[0]

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from torch import nn
+
+from sgpmil.models.embedding import MAX_DEVIATIONS, Standardise, relu_layers
+
+
+def test_unfitted_changes_nothing():
+    features = 1e6 * torch.randn(5, 3)
+    assert torch.equal(Standardise(3)(features), features)
+
+
+def test_training_instances_get_mean_0_and_deviation_1():
+    torch.manual_seed(0)
+    features = torch.tensor([1e-3, 1.0, 1e4]) * torch.randn(500, 3) + torch.tensor([5.0, 0, -1e5])
+    layer = Standardise(3)
+    layer.fit(features)
+    result = layer(features).double()
+    assert torch.allclose(result.mean(0), torch.zeros(3).double(), atol=2e-3)
+    assert torch.allclose(result.std(0, correction=0), torch.ones(3).double(), atol=2e-3)
+
+
+def test_outliers_are_cut_off_at_five_deviations():
+    layer = Standardise(1)
+    layer.fit(torch.tensor([[-1.0], [1.0]]))
+    values = torch.tensor([[-99.0], [-4.9], [0.0], [4.9], [5.1], [1e9]])
+    expected = torch.tensor([[-5.0], [-4.9], [0.0], [4.9], [5.0], [5.0]])
+    assert torch.allclose(layer(values), expected)
+    assert MAX_DEVIATIONS == 5
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -1e6, 1e-9])
+def test_a_constant_feature_is_safe(value):
+    layer = Standardise(2)
+    features = torch.stack([torch.full((9,), value), torch.linspace(0, 1, 9)], dim=1)
+    layer.fit(features)
+    assert torch.allclose(layer(features)[:, 0], torch.zeros(9), atol=1e-6)
+    other = torch.tensor([[value + 0.25, 0.5]])
+    assert layer(other)[0, 0].abs() <= 0.25 + 1e-5  # not divided by a deviation near zero
+
+
+def test_one_instance_is_safe():
+    layer = Standardise(2)
+    layer.fit(torch.tensor([[3.0, -2.0]]))
+    assert torch.equal(layer(torch.tensor([[3.0, -2.0]])), torch.zeros(1, 2))
+
+
+def test_half_precision_features_are_not_summed_in_half_precision():
+    features = (100 + torch.rand(5000, 1, generator=torch.Generator().manual_seed(0))).half()
+    layer = Standardise(1)
+    layer.fit(features)
+    assert layer.mean.item() == pytest.approx(features.double().mean().item(), rel=1e-6)
+    expected = features.double().std(correction=0).item()
+    assert layer.scale.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_statistics_travel_with_the_state():
+    layer = Standardise(2)
+    layer.fit(torch.rand(9, 2))
+    copy = Standardise(2)
+    copy.load_state_dict(layer.state_dict())
+    features = 100 * torch.randn(4, 2)
+    assert torch.equal(copy(features), layer(features))
+    assert not list(layer.parameters())
+
+
+def test_relu_layers():
+    torch.manual_seed(0)
+    layers = relu_layers((3, 5, 2))
+    assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+    x = torch.randn(7, 3)
+    first = (x @ layers[0].weight.T + layers[0].bias).clamp(min=0)
+    expected = (first @ layers[2].weight.T + layers[2].bias).clamp(min=0)
+    assert torch.allclose(layers(x), expected)

@@ -1,0 +1,102 @@
+from dataclasses import asdict
+
+import pytest
+
+from sgpmil.errors import SettingsError
+from sgpmil.models.abmil import ABMIL
+from sgpmil.models.registry import MODELS, build_model, list_models, resolve_settings
+from sgpmil.models.sgpmil import SGPMIL
+
+PAPER = {
+    "hidden_dims": (768, 384, 256),
+    "gp_dim": 64,
+    "num_inducing": 80,
+    "num_samples": 30,
+    "kernel": "rbf",
+    "mean": "linear",
+    "mean_scale": 1.0,
+    "mean_bias": None,
+    "activation": "sigmoid",
+    "pooling": "sum",
+    "sampling": "independent",
+    "likelihood": "mean_log_prob",
+    "inducing_start": "uniform",
+    "lengthscale_start": "log2",
+    "standardise": False,
+    "jitter": 1e-4,
+    "kl_factor": 1.0,
+    "noise_seed": 0,
+}
+RELEASED = {**PAPER, "sampling": "shared", "likelihood": "mean_logits"}
+
+
+def test_models_are_listed_in_order():
+    assert list_models() == ["abmil", "agp", "sgpmil"]
+
+
+@pytest.mark.parametrize(("preset", "expected"), [("paper", PAPER), ("released", RELEASED)])
+def test_presets_of_sgpmil_are_the_documented(preset, expected):
+    assert asdict(resolve_settings("sgpmil", {"preset": preset})) == expected
+
+
+def test_agp_is_sgpmil_with_other_settings():
+    model = build_model("agp", in_dim=3, num_classes=2, hidden_dims=(4,))
+    assert type(model) is SGPMIL
+    assert model.name == "agp"
+    settings = model.settings
+    assert (settings.mean, settings.activation, settings.sampling) == (
+        "constant",
+        "softmax",
+        "full",
+    )
+    assert (settings.likelihood, settings.jitter) == ("log_mean_prob", 1e-3)
+    released = resolve_settings("agp", {"preset": "released"})
+    assert (released.likelihood, released.sampling) == ("mean_logits", "full")
+    assert (released.inducing_start, released.lengthscale_start) == ("uniform", "log2")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("sgpmil", 1_209_686), ("agp", 1_209_622), ("abmil", 657_283)]
+)
+def test_parameter_counts_are_the_published(name, count):
+    assert build_model(name, in_dim=1024, num_classes=2).num_parameters() == count
+
+
+def test_settings_replace_those_of_the_preset():
+    settings = resolve_settings("sgpmil", {"preset": "paper", "num_inducing": 16})
+    assert asdict(settings) == {**PAPER, "num_inducing": 16}
+    assert resolve_settings("sgpmil", {"preset": "default"}) == MODELS["sgpmil"].default
+
+
+def test_lists_of_a_file_become_tuples():
+    settings = resolve_settings("sgpmil", {"hidden_dims": [5, 4]})
+    assert settings.hidden_dims == (5, 4)
+
+
+def test_name_is_of_the_object_and_not_of_the_class():
+    first = build_model("sgpmil", in_dim=3, num_classes=2, hidden_dims=(4,))
+    build_model("agp", in_dim=3, num_classes=2, hidden_dims=(4,))
+    assert first.name == "sgpmil"
+    assert SGPMIL.name == ABMIL.name == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("sgpmill", {}, r"model among abmil, agp, sgpmil, but got 'sgpmill'.*mean 'sgpmil'\?"),
+        ("xyz", {}, r"but got 'xyz'\.$"),
+        ("sgpmil", {"preset": "papper"}, r"preset of sgpmil among default, .*mean 'paper'\?"),
+        ("abmil", {"preset": "paper"}, "preset of abmil among default, released"),
+        ("sgpmil", {"num_inducng": 3}, r"setting of sgpmil .*mean 'num_inducing'\?"),
+        ("abmil", {"num_inducing": 3}, "setting of abmil among hidden_dim"),
+    ],
+)
+def test_unknown_names_suggest_the_known(name, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        resolve_settings(name, settings)
+
+
+@pytest.mark.parametrize(("in_dim", "num_classes"), [(0, 2), (4, 1), (-1, 2)])
+def test_impossible_sizes(in_dim, num_classes):
+    with pytest.raises(SettingsError, match="in_dim >= 1 and num_classes >= 2"):
+        build_model("abmil", in_dim=in_dim, num_classes=num_classes)

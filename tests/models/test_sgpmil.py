@@ -1,0 +1,202 @@
+import itertools
+import math
+from dataclasses import replace
+
+import gpytorch.kernels as gpk
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import pdist
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.gp.kernels import KERNELS
+from sgpmil.gp.means import MEANS
+from sgpmil.gp.noise import RepeatableNoise, ZeroNoise
+from sgpmil.gp.sampling import SAMPLING_SCHEMES
+from sgpmil.models.likelihood import LIKELIHOODS
+from sgpmil.models.pooling import POOLINGS
+from sgpmil.models.sgpmil import SGPMILSettings
+
+from .small import IN_DIM, random_bags, small_model
+
+ACTIVATIONS = ("sigmoid", "softmax")
+
+
+@pytest.fixture
+def without_shape_checks():
+    """Users run without jaxtyping's checks, and these tests are quicker without."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("kernel", [*KERNELS, "user"])
+def test_a_training_step_under_every_combination_of_settings(kernel, mean):
+    batch = BagBatch.pack(random_bags((4, 1, 3)))
+    given = gpk.ScaleKernel(gpk.RQKernel()) if kernel == "user" else kernel
+    model = small_model("sgpmil", mean=mean, kernel=given, num_inducing=3, num_samples=2).train()
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = set()
+    for activation, pooling, sampling, likelihood in itertools.product(
+        ACTIVATIONS, POOLINGS, SAMPLING_SCHEMES, LIKELIHOODS
+    ):
+        # None of these is used before the forward pass, so that one model does for all.
+        model.settings = replace(
+            model.settings,
+            activation=activation,
+            pooling=pooling,
+            sampling=sampling,
+            likelihood=likelihood,
+        )
+        model.load_state_dict(start)
+        optimiser.zero_grad()
+        torch.manual_seed(0)
+        loss = model.loss(model(batch), batch.labels, num_bags=10)
+        loss.total.backward()
+        optimiser.step()
+        losses.add(round(loss.total.item(), 7))
+        assert loss.total.isfinite()
+        for key, parameter in model.named_parameters():
+            assert parameter.isfinite().all(), key
+        for key in ("mlp.0.weight", "classifier.weight", "gp.variational.variational_mean"):
+            assert not torch.equal(model.state_dict()[key], start[key]), key
+    assert len(losses) > 40  # the settings do something
+
+
+def test_posterior_mean_prediction_by_hand():
+    """The whole forward pass for one bag, from the formulas."""
+    model = small_model("sgpmil", activation="sigmoid", pooling="mean", standardise=False)
+    x = random_bags((7,))[0].features
+    h = x
+    for layer in (0, 2):
+        h = (h @ model.mlp[layer].weight.T + model.mlp[layer].bias).clamp(min=0)
+    g = torch.sigmoid(h @ model.projection.weight.T + model.projection.bias)
+    posterior = model.gp.posterior(g)
+    a = torch.sigmoid(posterior.mean)
+    logits = (a @ h) / 7 @ model.classifier.weight.T + model.classifier.bias
+    output = model(BagBatch.pack(random_bags((7,))), noise=ZeroNoise())
+    assert torch.allclose(output.logits[0], logits.expand(4, 2), atol=1e-5)
+    assert torch.allclose(output.score, a, atol=1e-6)
+    mean, variance = model.attention_posterior(x)
+    assert torch.allclose(mean, posterior.mean, atol=1e-5)
+    assert torch.allclose(variance, posterior.variance, atol=1e-5)
+    assert torch.allclose(model.posterior(x).mean, mean)
+
+
+def test_loss_is_the_likelihood_and_the_divergence_a_bag():
+    batch = BagBatch.pack(random_bags())
+    for factor, num_bags in [(1.0, 1), (1.0, 50), (0.25, 50)]:
+        model = small_model("sgpmil", kl_factor=factor)
+        output = model(batch)
+        loss = model.loss(output, batch.labels, num_bags)
+        nll = -output.probs[torch.arange(4), :, batch.labels].log().mean()
+        assert torch.allclose(loss.terms["nll"], nll, atol=1e-6)
+        assert torch.allclose(loss.terms["kl"], factor * model.gp.kl() / num_bags)
+        assert torch.allclose(loss.total, loss.terms["nll"] + loss.terms["kl"])
+        assert loss.terms["kl"] > 0
+
+
+def test_training_draws_afresh_and_prediction_does_not():
+    batch = BagBatch.pack(random_bags())
+    model = small_model("sgpmil")
+    assert torch.equal(model(batch).logits, model(batch).logits)
+    assert torch.equal(model(batch).logits, model(batch, noise=RepeatableNoise(0)).logits)
+    other = small_model("sgpmil", noise_seed=1)
+    assert not torch.equal(model(batch).logits, other(batch).logits)
+    model.train()
+    assert not torch.equal(model(batch).logits, model(batch).logits)
+
+
+def test_initialise_starts_the_process_where_the_data_are():
+    model = small_model("sgpmil", lengthscale_start="median", inducing_start="kmeans")
+    features = BagBatch.pack(random_bags((60,), seed=9)).features
+    inputs = model.gp_inputs(model.embed(features)).detach()
+    lengthscale = model.gp.kernel.kernels[0].base_kernel.lengthscale.item()
+    assert lengthscale == pytest.approx(np.median(pdist(inputs.numpy())), rel=0.02)
+    nearest = torch.cdist(model.gp.inducing_points, inputs).min(dim=1).values
+    assert nearest.max() < lengthscale
+    assert torch.pdist(model.gp.inducing_points).min() > 0
+
+
+def test_published_start_is_left_alone():
+    model = small_model("sgpmil", preset="paper", num_inducing=500, gp_dim=3)
+    assert model.gp.kernel.kernels[0].base_kernel.lengthscale.item() == pytest.approx(math.log(2))
+    points = model.gp.inducing_points
+    assert points.min() >= 0
+    assert points.max() <= 1
+    assert (points.mean(0) - 0.5).abs().max() < 5 / math.sqrt(12 * 500)
+    assert model.standardise.limit.isinf()
+
+
+def test_initialise_is_deterministic_and_takes_one_instance():
+    features = random_bags((30,))[0].features
+    points = []
+    for seed in (1, 1, 2):
+        model = small_model("sgpmil")
+        model.initialise(features, seed=seed)
+        points.append(model.gp.inducing_points.detach().clone())
+    assert torch.equal(points[0], points[1])
+    assert not torch.equal(points[0], points[2])
+    model.initialise(features[:1], seed=0)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_models_do_not_share_the_users_kernel():
+    kernel = gpk.RBFKernel()
+    first, second = (small_model("sgpmil", kernel=kernel) for _ in range(2))
+    with torch.no_grad():
+        first.gp.kernel.raw_lengthscale.fill_(7.0)
+    assert second.gp.kernel.raw_lengthscale.item() != 7
+    assert kernel.raw_lengthscale.item() == 0
+
+
+def test_half_precision_layers_leave_the_attention_near():
+    batch = BagBatch.pack(random_bags())
+    model = small_model("sgpmil")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(batch)
+    assert output.attention.dtype == torch.float32
+    assert torch.allclose(output.attention, model(batch).attention, atol=0.05)
+
+
+def test_more_inducing_points_than_instances():
+    model = small_model("sgpmil", num_inducing=90)
+    assert model.gp.inducing_points.shape == (90, 3)
+    assert model(BagBatch.pack(random_bags())).logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mean": "zero"}, "mean to be one of linear, constant, but got 'zero'"),
+        ({"activation": "relu"}, "activation to be one of sigmoid, softmax"),
+        ({"pooling": "max"}, "pooling to be one of sum"),
+        ({"sampling": "joint"}, "sampling to be one of independent"),
+        ({"likelihood": "elbo"}, "likelihood to be one of mean_log_prob"),
+        ({"inducing_start": "grid"}, "inducing_start to be one of uniform"),
+        ({"lengthscale_start": "one"}, "lengthscale_start to be one of log2"),
+        ({"num_inducing": 0}, "num_inducing >= 1, but got 0"),
+        ({"num_samples": 0}, "num_samples >= 1"),
+        ({"gp_dim": -1}, "gp_dim >= 1"),
+        ({"hidden_dims": ()}, "hidden_dims to be one or more widths"),
+        ({"hidden_dims": (4, 0)}, "hidden_dims to be one or more widths"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_checks")
+def test_impossible_settings(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        SGPMILSettings(**settings)
+
+
+def test_unknown_kernel():
+    with pytest.raises(SettingsError, match="kernel to be one of rbf"):
+        small_model("sgpmil", kernel="rbff")
+
+
+def test_input_is_of_the_given_size():
+    assert small_model("sgpmil").mlp[0].in_features == IN_DIM

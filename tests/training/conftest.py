@@ -1,0 +1,115 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.models.sgpmil import SGPMIL
+from sgpmil.training.lightning_module import LightningModel
+from sgpmil.training.settings import TrainingSettings
+
+TINY: dict[str, dict[str, Any]] = {
+    "sgpmil": {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 4},
+    "abmil": {"hidden_dim": 8, "attention_dim": 4},
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def toy_bags(
+    count: int = 8, *, dim: int = 4, gap: float = 3.0, classes: int = 2, seed: int = 0
+) -> BagDataset:
+    """Bags of 2 to 5 instances whose classes lie `gap` apart."""
+    rng = np.random.default_rng(seed)
+    labels = [i % classes for i in range(count)]
+    return BagDataset.from_arrays(
+        [rng.normal(size=(2 + i % 4, dim)) + gap * label for i, label in enumerate(labels)],
+        labels,
+        slide_ids=[f"s{i}" for i in range(count)],
+        class_names=[f"class{c}" for c in range(classes)],
+    )
+
+
+def quick(**values: Any) -> TrainingSettings:
+    """Settings of which no test depends on the package's defaults."""
+    start = {
+        "epochs": 3,
+        "learning_rate": 1e-2,
+        "weight_decay": 1e-5,
+        "warmup_epochs": 0,
+        "bags_per_step": 2,
+        "device": "cpu",
+    }
+    return TrainingSettings(**(start | values))
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def file_weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path)
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def files_under(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+class StopHere(Exception):  # noqa: N818
+    """What a test raises to end a run early."""
+
+
+def stop_after(epoch: int, error: type[BaseException] = StopHere) -> Callable[[Any], None]:
+    def report(metrics: Any) -> None:
+        if metrics["epoch"] == epoch:
+            raise error
+
+    return report
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give each epoch a validation metric by hand."""
+
+    def give(values: list[float], name: str = "loss") -> None:
+        def on_validation_epoch_end(self: LightningModel) -> None:
+            self.val_predictions.clear()
+            self.val_loss.clear()
+            made_up = {"val_loss": 0.0, "val_balanced_accuracy": 0.0, "val_auc": 0.0}
+            made_up[f"val_{name}"] = values[self.current_epoch]
+            self.epoch_metrics |= made_up
+
+        monkeypatch.setattr(LightningModel, "on_validation_epoch_end", on_validation_epoch_end)
+
+    return give
+
+
+@pytest.fixture
+def spoil_loss(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Change the loss of SGPMIL at one of its calls."""
+    original = SGPMIL.loss
+
+    def spoil(step: int, change: Callable[[SGPMIL, Any], Any]) -> None:
+        calls = iter(range(10**6))
+
+        def loss(self: SGPMIL, output: Any, labels: Any, num_bags: int) -> Any:
+            found = original(self, output, labels, num_bags)
+            return change(self, found) if next(calls) == step else found
+
+        monkeypatch.setattr(SGPMIL, "loss", loss)
+
+    return spoil

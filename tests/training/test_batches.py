@@ -1,0 +1,80 @@
+from collections import Counter
+
+import pytest
+import torch
+
+from sgpmil.training.batches import PackedBatches, draw_epoch, epoch_loader, sequential_loader
+
+from .conftest import toy_bags
+
+UNEVEN = [0] * 90 + [1] * 8 + [2] * 2
+
+
+def test_balanced_draws_are_even_over_classes_and_within_them():
+    drawn = [i for e in range(300) for i in draw_epoch(UNEVEN, seed=1, epoch=e, balanced=True)]
+    assert len(drawn) == 300 * 100
+    classes = Counter(UNEVEN[i] for i in drawn)
+    for c in range(3):
+        # Standard error 0.0027.
+        assert classes[c] / len(drawn) == pytest.approx(1 / 3, abs=0.014)
+    rare = Counter(i for i in drawn if UNEVEN[i] == 1)
+    assert all(rare[i] / classes[1] == pytest.approx(1 / 8, abs=0.017) for i in range(90, 98))
+
+
+def test_balanced_draws_are_with_replacement_and_as_many_as_there_are_bags():
+    drawn = draw_epoch(UNEVEN, seed=0, epoch=0, balanced=True)
+    assert len(drawn) == 100
+    assert len(set(drawn)) < 100
+
+
+def test_a_class_without_bags_does_no_harm():
+    drawn = draw_epoch([0, 2, 2, 2], seed=0, epoch=0, balanced=True)
+    assert set(drawn) <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_draws_depend_on_seed_and_epoch_alone(balanced):
+    def draw(seed, epoch):
+        return draw_epoch(UNEVEN, seed=seed, epoch=epoch, balanced=balanced)
+
+    torch.manual_seed(1)
+    first = draw(3, 4)
+    torch.manual_seed(2)
+    assert draw(3, 4) == first
+    assert draw(3, 5) != first
+    assert draw(4, 4) != first
+    # Seed and epoch are not merely added up.
+    assert draw(4, 3) != first
+
+
+def test_without_replacement_every_bag_comes_once_in_another_order():
+    drawn = draw_epoch(UNEVEN, seed=0, epoch=0, balanced=False)
+    assert sorted(drawn) == list(range(100))
+    assert drawn != list(range(100))
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_the_loader_packs_the_drawn_bags_in_order(balanced):
+    bags = toy_bags(7)
+    order = draw_epoch([i % 2 for i in range(7)], seed=2, epoch=5, balanced=balanced)
+    batches = list(epoch_loader(bags, seed=2, epoch=5, balanced=balanced, bags_per_step=3))
+    assert [batch.num_bags for batch in batches] == [3, 3, 1]
+    assert [s for b in batches for s in b.slide_ids] == [f"s{i}" for i in order]
+    assert [y for b in batches for y in b.labels.tolist()] == [i % 2 for i in order]
+    expected = torch.cat([bags[i].features for i in order])
+    assert torch.equal(torch.cat([batch.features for batch in batches]), expected)
+
+
+def test_the_sequential_loader_gives_every_bag_once_in_order():
+    bags = toy_bags(5)
+    batches = list(sequential_loader(bags, 2))
+    assert [batch.slide_ids for batch in batches] == [("s0", "s1"), ("s2", "s3"), ("s4",)]
+
+
+def test_there_are_no_batches_beyond_the_last():
+    batches = PackedBatches(toy_bags(3), [[0], [1, 2]])
+    assert len(batches) == 2
+    assert batches[1].slide_ids == ("s1", "s2")
+    for index in (2, -1):
+        with pytest.raises(IndexError):
+            batches[index]

@@ -1,0 +1,63 @@
+import io
+
+from rich.console import Console
+from rich.progress import Progress
+
+from sgpmil.training.progress import FoldProgress, fold_progress
+
+
+def bar_of(progress):
+    return progress.bar.tasks[0]
+
+
+def test_an_epoch_moves_the_bar_and_says_how_it_goes():
+    with fold_progress(5, show=False) as progress:
+        progress.start("fold 0")
+        progress.epoch({"epoch": 1, "train_loss": 0.51234})
+        assert bar_of(progress).completed == 2
+        assert bar_of(progress).total == 5
+        assert bar_of(progress).fields["state"] == "loss 0.512"
+        judged = {"val_loss": 0.25, "val_balanced_accuracy": 0.875}
+        progress.epoch({"epoch": 2, "train_loss": 0.5, **judged})
+        state = bar_of(progress).fields["state"]
+        assert state == "loss 0.500  val loss 0.250  balanced accuracy 0.875"
+
+
+def test_a_new_fold_starts_again():
+    with fold_progress(3, show=False) as progress:
+        progress.start("fold 0")
+        progress.epoch({"epoch": 2, "train_loss": 0.5})
+        progress.start("fold 1")
+        task = bar_of(progress)
+        assert (task.completed, task.description, task.fields["state"]) == (0, "fold 1", "")
+
+
+def test_a_resumed_fold_starts_where_it_was():
+    with fold_progress(10, show=False) as progress:
+        progress.start("fold 0")
+        progress.epoch({"epoch": 6, "train_loss": 0.5})
+        assert bar_of(progress).completed == 7
+
+
+def test_nothing_is_shown_unless_asked(capsys):
+    with fold_progress(3, show=False) as progress:
+        progress.start("fold 0")
+        progress.say("fold 0: done")
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == ""
+
+
+def test_the_bar_and_its_lines_go_to_standard_error(capsys):
+    with fold_progress(3, show=True) as progress:
+        progress.start("fold 0")
+        progress.say("fold 0: done")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "fold 0: done" in shown.err
+
+
+def test_a_line_stays():
+    text = io.StringIO()
+    bar = Progress(console=Console(file=text, width=80))
+    FoldProgress(bar, 3).say("balanced accuracy 0.9")
+    assert text.getvalue() == "balanced accuracy 0.9\n"
