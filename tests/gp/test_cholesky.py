@@ -36,7 +36,7 @@ def test_jitter_rises_tenfold_until_it_is_enough(smallest, added):
 
 
 def test_jitter_rises_no_more_than_thousandfold():
-    with pytest.raises(TrainingError, match=r"even with a jitter of 0\.1.*Lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"even with 0\.1.*Lower the learning rate"):
         jittered_cholesky(torch.diag(torch.tensor([1.0, -0.11])), 1e-4)
 
 

@@ -66,9 +66,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in given
     # --debug is global: taken wherever it stands.
     given = [_dashed(argument) for argument in given if argument != "--debug"]
-    warnings.showwarning = _show_warning
     try:
-        app(args=given, prog_name="sgpmil")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app(args=given, prog_name="sgpmil")
     except SgpmilError as error:
         if debug:
             raise

@@ -31,7 +31,7 @@ class _Section(BaseModel):
 class DataSection(_Section):
     """Which bags, labels and folds.
 
-    Args:
+    Attributes:
         features: Folder of bag files, packed store, or `.npz` of many bags.
         labels: Table of labels; not needed where the bags carry them.
         splits: File or folder of folds; five patient-grouped folds are made without it.
@@ -68,7 +68,7 @@ class DataSection(_Section):
 class ModelSection(_Section):
     """Which model, and its settings.
 
-    Args:
+    Attributes:
         name: A name of `sgpmil.list_models`.
         settings: Settings that differ from the model's defaults; ``preset`` names others.
     """
@@ -80,7 +80,7 @@ class ModelSection(_Section):
 class Recipe(_Section):
     """An experiment.
 
-    Args:
+    Attributes:
         data: Which bags, labels and folds.
         model: Which model.
         training: How it is trained.

@@ -34,8 +34,8 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
         if not info.item():
             return factor
     raise TrainingError(
-        "Expected a positive definite covariance of the inducing points, but its Cholesky "
-        f"factorisation failed even with a jitter of {jitter * 10 ** (_ATTEMPTS - 1):g}: "
+        "Expected a positive definite covariance of the Gaussian process, but its Cholesky "
+        f"factorisation failed even with {jitter * 10 ** (_ATTEMPTS - 1):g} added to the diagonal: "
         "a kernel parameter or an inducing point is NaN or has run away. "
-        "Lower the learning rate."
+        "Lower the learning rate, or raise the jitter."
     )

@@ -111,8 +111,9 @@ def _draw_jointly(
             parts.append(carried[:, start:end])
             continue
         covariance = gp.joint_covariance(inputs[start:end], posterior.projection[:, start:end])
-        # The jitter is in the covariance already; this one only absorbs rounding.
-        factor = jittered_cholesky(covariance, jitter=1e-8)
+        # The jitter is in the covariance already; this one only absorbs the rounding of a
+        # kernel matrix in single precision.
+        factor = jittered_cholesky(covariance, jitter=1e-3 * gp.jitter)
         noise_part = epsilon[:, start:end].double() @ factor.T
         parts.append(posterior.mean[start:end] + noise_part.to(posterior.mean.dtype))
     return torch.cat(parts, dim=1)
