@@ -16,7 +16,9 @@ def on_page_content(content: str, **_: Any) -> str:
     """Replace the formulas of a page."""
 
     def formula(match: re.Match[str]) -> str:
-        display = "block" if match["open"] == "\\[" else "inline"
-        return str(convert(html.unescape(match["tex"]).strip(), display=display))
+        is_block = match["open"] == "\\["
+        tex = html.unescape(match["tex"]).strip()
+        formula = str(convert(tex, display="block" if is_block else "inline"))
+        return f'<div class="formula">{formula}</div>' if is_block else formula
 
     return _FORMULA.sub(formula, content)

@@ -1,3 +1,4 @@
+import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.models.sgpmil import SGPMIL
+from sgpmil.training.fit import fit
 from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.settings import TrainingSettings
 
@@ -67,6 +69,26 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 def files_under(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def train(
+    folder=None, *, model="sgpmil", bags=None, val=None, resume=False, on_epoch=None, **values
+):
+    return fit(
+        toy_bags() if bags is None else bags,
+        val=val,
+        model=model,
+        model_settings=TINY[model],
+        training=quick(**values),
+        folder=folder,
+        resume=resume,
+        on_epoch=on_epoch,
+    )
+
+
+def epochs_of(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [int(row["epoch"]) for row in csv.DictReader(file)]
 
 
 class StopHere(Exception):  # noqa: N818

@@ -5,6 +5,6 @@
 - `cross_validation`: all folds, each scored on its own test set
 - `run_folder`: what a run leaves on disk
 - `classifier`: `SGPMILClassifier`, in the manner of scikit-learn
-- `lightning_module`, `callbacks`, `batches`, `schedule`, `divergence`: the parts of `fit`
+- `trainer`, `lightning_module`, `callbacks`, `batches`, `schedule`, `divergence`: parts of `fit`
 - `progress`: the bar
 """

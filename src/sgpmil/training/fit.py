@@ -1,24 +1,18 @@
 """Fit one model to the bags of one fold."""
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.loggers import Logger
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import (
     CheckpointError,
     LabelError,
-    MissingPartError,
     RunFolderError,
-    SettingsError,
     TrainingError,
 )
 from sgpmil.models.checkpoint import load_model, save_model
@@ -27,7 +21,6 @@ from sgpmil.models.registry import build_model
 from sgpmil.shapes import Float
 from sgpmil.training.callbacks import (
     LAST,
-    AtomicCheckpointIO,
     KeepBestWeights,
     KeepCheckpoints,
     ReportEpoch,
@@ -36,19 +29,12 @@ from sgpmil.training.callbacks import (
 )
 from sgpmil.training.lightning_module import FoldData, LightningModel
 from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.trainer import lightning_trainer
 
 __all__ = ["fit"]
 
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
-
-_PRECISION: dict[str, Any] = {
-    "32": "32-true",
-    # Model and batches are float64 already; Lightning's own plugin cannot convert a `BagBatch`.
-    "64": "32-true",
-    "bf16": "bf16-mixed",
-    "16": "16-mixed",
-}
 
 
 def fit(
@@ -114,22 +100,7 @@ def fit(
     if on_epoch is not None:
         callbacks.append(ReportEpoch(on_epoch))
     last = None if place is None else place / LAST
-    with _quiet_lightning(), _deterministic():
-        trainer = lightning.Trainer(
-            accelerator=_accelerator(settings.device),
-            devices=1,
-            max_epochs=settings.epochs,
-            precision=_PRECISION[settings.precision],
-            gradient_clip_val=settings.gradient_clip or None,
-            callbacks=callbacks,
-            logger=_logger(settings.logger, place),
-            plugins=[AtomicCheckpointIO()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            reload_dataloaders_every_n_epochs=1,
-        )
+    with lightning_trainer(settings, callbacks, place) as trainer:
         interrupted = resume and last is not None and last.exists()
         if interrupted and last is not None:
             _check_resumable(last, module)
@@ -202,12 +173,6 @@ def _check_resumable(last: Path, module: LightningModel) -> None:
         ) from error
 
 
-def _accelerator(device: str) -> str:
-    if device == "gpu" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        raise SettingsError("Expected a GPU for device 'gpu', but found none. Use 'auto' or 'cpu'.")
-    return device
-
-
 def _require_validation(val: BagDataset | None, monitor: str, num_classes: int) -> None:
     if val is not None and monitor == "auc" and len(set(val.labels)) < num_classes:
         raise TrainingError(
@@ -231,51 +196,3 @@ def _some_instances(train: BagDataset, seed: int) -> Float[torch.Tensor, "T D"]:
         chosen = generator.permutation(bag.num_instances)[:count]
         rows.append(bag.features[torch.from_numpy(np.sort(chosen))])
     return torch.cat(rows)
-
-
-def _logger(name: str, folder: Path | None) -> Logger | bool:
-    if folder is None or name == "csv":
-        return False
-    from lightning.pytorch import loggers
-
-    try:
-        if name == "tensorboard":
-            return loggers.TensorBoardLogger(str(folder), name="tensorboard", version="")
-        if name == "mlflow":
-            return loggers.MLFlowLogger(
-                "sgpmil", tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}"
-            )
-        return loggers.WandbLogger(project="sgpmil", save_dir=str(folder), offline=True)
-    except ModuleNotFoundError as error:
-        raise MissingPartError(
-            f"The logger '{name}' needs a package that is not installed: pip install {name}."
-        ) from error
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Keep Lightning's advice to its own users from ours."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
-    levels = {name: logging.getLogger(name).level for name in names}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-        warnings.filterwarnings("ignore", message=".*val_dataloader.*")
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)

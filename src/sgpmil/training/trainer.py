@@ -1,0 +1,113 @@
+"""Lightning's trainer, set up for a fold: precision, device, logger, and silence."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.loggers import Logger
+
+from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.training.callbacks import AtomicCheckpointIO
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["lightning_trainer"]
+
+_PRECISION: dict[str, Any] = {
+    "32": "32-true",
+    # Model and batches are float64 already; Lightning's own plugin cannot convert a `BagBatch`.
+    "64": "32-true",
+    "bf16": "bf16-mixed",
+    "16": "16-mixed",
+}
+
+
+@contextmanager
+def lightning_trainer(
+    settings: TrainingSettings, callbacks: Sequence[lightning.Callback], folder: Path | None
+) -> Iterator[lightning.Trainer]:
+    """Give a trainer; while it is used, torch is deterministic and Lightning quiet.
+
+    Args:
+        settings: How to train.
+        callbacks: What happens at the end of an epoch.
+        folder: Where a logger other than the CSV file writes.
+
+    Raises:
+        SettingsError: A GPU is asked for and there is none.
+        MissingPartError: The logger's package is not installed.
+    """
+    with _quiet_lightning(), _deterministic():
+        yield lightning.Trainer(
+            accelerator=_accelerator(settings.device),
+            devices=1,
+            max_epochs=settings.epochs,
+            precision=_PRECISION[settings.precision],
+            gradient_clip_val=settings.gradient_clip or None,
+            callbacks=list(callbacks),
+            logger=_logger(settings.logger, folder),
+            plugins=[AtomicCheckpointIO()],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            reload_dataloaders_every_n_epochs=1,
+        )
+
+
+def _accelerator(device: str) -> str:
+    if device == "gpu" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        raise SettingsError("Expected a GPU for device 'gpu', but found none. Use 'auto' or 'cpu'.")
+    return device
+
+
+def _logger(name: str, folder: Path | None) -> Logger | bool:
+    if folder is None or name == "csv":
+        return False
+    from lightning.pytorch import loggers
+
+    try:
+        if name == "tensorboard":
+            return loggers.TensorBoardLogger(str(folder), name="tensorboard", version="")
+        if name == "mlflow":
+            return loggers.MLFlowLogger(
+                "sgpmil", tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}"
+            )
+        return loggers.WandbLogger(project="sgpmil", save_dir=str(folder), offline=True)
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"The logger '{name}' needs a package that is not installed: pip install {name}."
+        ) from error
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Keep Lightning's advice to its own users from ours."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    levels = {name: logging.getLogger(name).level for name in names}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+        warnings.filterwarnings("ignore", message=".*val_dataloader.*")
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
