@@ -72,7 +72,7 @@ def train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train on every fold, test each on its own test set, and draw the figures."""
-    from sgpmil.experiments.recipe import load_recipe, run_recipe
+    from sgpmil.experiments.recipe import load_recipe, read_data, run_recipe
     from sgpmil.report.run_figures import write_run_figures
 
     loaded = load_recipe(
@@ -100,11 +100,18 @@ def train(
         },
         assignments=assignments or (),
     )
-    result = run_recipe(loaded, run, resume=resume, overwrite=overwrite, only_folds=fold)
+    bags, folds = read_data(loaded.data)
+    order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.class_names))
+    console.print(
+        f"{len(bags)} slides of {bags.feature_dim} features, classes {order}; "
+        f"{len(folds)} folds{'' if loaded.data.splits else ' made by patient'}.",
+        highlight=False,
+    )
+    result = run_recipe(
+        loaded, bags, folds, run, resume=resume, overwrite=overwrite, only_folds=fold
+    )
     figures = write_run_figures(run / "figures", result.predictions)
-    names = result.predictions[0].class_names
-    order = ", ".join(f"{index} = {name}" for index, name in enumerate(names))
-    print_summary(result.summary(), f"{loaded.model.name}, classes {order}")
+    print_summary(result.summary(), f"{loaded.model.name}, {len(result.metrics)} folds")
     console.print(f"Results: {run}, {len(figures)} figures in {run / 'figures'}")
     console.print(
         f"Next: sgpmil predict {run / 'fold-0'} NEW_FEATURES   or   sgpmil evaluate {run}"

@@ -21,7 +21,15 @@ from sgpmil.models.registry import resolve_settings
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["DataSection", "ModelSection", "Recipe", "load_recipe", "run_recipe", "starter_recipe"]
+__all__ = [
+    "DataSection",
+    "ModelSection",
+    "Recipe",
+    "load_recipe",
+    "read_data",
+    "run_recipe",
+    "starter_recipe",
+]
 
 
 class _Section(BaseModel):
@@ -151,6 +159,8 @@ def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
 
 def run_recipe(
     recipe: Recipe,
+    bags: BagDataset,
+    folds: Sequence[Fold],
     run: Path,
     *,
     resume: bool = False,
@@ -162,13 +172,14 @@ def run_recipe(
 
     Args:
         recipe: The recipe.
+        bags: Its bags, from `read_data`.
+        folds: Its folds, likewise.
         run: Folder of the run.
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run.
         progress: Whether to show a progress bar.
     """
-    bags, folds = read_data(recipe.data)
     return cross_validate(
         bags,
         folds,
