@@ -48,7 +48,7 @@ def main() -> None:
         embeddings = model.embed(batch.features)
         inputs = model.gp_inputs(embeddings)
         posterior = model.gp.posterior(inputs)
-        exact = model.gp.joint_covariance(inputs, posterior.projection)
+        exact = model.gp.joint_covariance(inputs)
         sd = posterior.variance.sqrt()
         SB = posterior.whitened_factor.T @ posterior.projection
         covariances = {

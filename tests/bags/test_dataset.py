@@ -151,3 +151,19 @@ def test_fingerprint_follows_files_labels_and_order(folder_dataset, tmp_path):
 def test_works_in_a_data_loader(folder_dataset):
     loader = torch.utils.data.DataLoader(folder_dataset, batch_size=None, num_workers=1)
     assert [bag.label for bag in loader] == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "..", "", "/etc/x"])
+def test_names_that_would_leave_the_folder_are_refused(name):
+    with pytest.raises(BagError, match="can be file names"):
+        BagDataset.from_arrays([np.ones((2, 2))], slide_ids=[name])
+
+
+def test_labels_are_translated_by_class_name():
+    features = [np.ones((1, 2))] * 3
+    data = BagDataset.from_arrays(features, [0, 1, None], class_names=("tumor", "normal"))
+    other = data.with_classes(("normal", "stroma", "tumor"))
+    assert other.labels == (2, 0, None)
+    assert other[0].label == 2
+    with pytest.raises(LabelError, match="'tumor'"):
+        data.with_classes(("normal", "stroma"))

@@ -15,7 +15,7 @@ def test_inspect_names_what_is_wrong(sgpmil, slides):
     (folder / "003.slide.h5").write_bytes((folder / "003.slide.h5").read_bytes()[:700])
     (folder / "005.slide.h5").unlink()
     code, out, _ = sgpmil("inspect", folder, "--labels", labels)
-    assert code == 0
+    assert code == 1
     facts = {
         line.split("│")[1].strip(): line.split("│")[2].strip()
         for line in out.splitlines()
@@ -36,6 +36,14 @@ def test_inspect_says_when_all_is_well(sgpmil, slides):
     folder, labels = slides
     _, out, _ = sgpmil("inspect", folder, "--labels", labels)
     assert f"Ready to train: sgpmil train --features {folder} --labels {labels}" in out
+
+
+def test_inspect_does_not_call_one_class_ready(sgpmil, slides):
+    folder, labels = slides
+    labels.write_text(labels.read_text().replace("normal", "tumor"))
+    code, out, _ = sgpmil("inspect", folder, "--labels", labels)
+    assert code == 1
+    assert "all slides are of one class" in out
 
 
 def test_pack_writes_a_store_with_labels(sgpmil, slides, tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from sgpmil.evaluation import read_predictions
 from sgpmil.models import build_model, load_model, save_model
 
 
@@ -27,6 +28,44 @@ def test_unknown_class_in_the_labels_is_refused(sgpmil, slides, checkpoint, tmp_
     )
     assert code == 2
     assert "benign" in err
+
+
+def test_labels_of_a_store_are_translated_by_name(sgpmil, slides, checkpoint, tmp_path):
+    folder, labels = slides
+    store = tmp_path / "store"
+    sgpmil("pack", folder, store, "--labels", labels, "--classes", "tumor,normal")
+    for source, out in ((folder, "a"), (store, "b")):
+        options = ["--labels", labels] if source == folder else []
+        assert sgpmil("predict", checkpoint, source, "--out", tmp_path / out, *options)[0] == 0
+    one, other = (read_predictions(tmp_path / out / "predictions.parquet") for out in "ab")
+    assert [p.label for p in one.predictions] == [p.label for p in other.predictions]
+    assert one.predictions[1].label == 1  # the second slide is a tumor, the model's class 1
+
+
+def test_new_predictions_replace_the_old_ones_whole(sgpmil, slides, checkpoint, tmp_path):
+    folder, labels = slides
+    out = tmp_path / "p"
+    assert sgpmil("predict", checkpoint, folder, "--out", out, "--labels", labels)[0] == 0
+    (folder / "004.slide.h5").unlink()
+    assert sgpmil("predict", checkpoint, folder, "--out", out, "--overwrite")[0] == 0
+    assert not (out / "attention" / "004.slide.h5").exists()
+    assert len(list((out / "attention").iterdir())) == 19
+
+
+def test_the_csv_can_be_evaluated(sgpmil, slides, checkpoint, tmp_path):
+    folder, labels = slides
+    assert sgpmil("predict", checkpoint, folder, "--out", tmp_path, "--labels", labels)[0] == 0
+    of_csv = sgpmil("evaluate", tmp_path / "predictions.csv")[1].split("│")
+    of_table = sgpmil("evaluate", tmp_path / "predictions.parquet")[1].split("│")
+    assert of_csv[1:] == of_table[1:]
+
+
+def test_a_gpu_that_is_not_there(sgpmil, slides, checkpoint, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    code, _, err = sgpmil("predict", checkpoint, slides[0], "--device", "gpu", "--out", tmp_path)
+    assert code == 2
+    assert "found none" in err
 
 
 def test_a_run_of_several_folds_needs_a_fold(sgpmil, slides, tmp_path):

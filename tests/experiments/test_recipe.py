@@ -4,7 +4,7 @@ import pytest
 
 from sgpmil.bags import BagDataset, pack_bags
 from sgpmil.errors import SettingsError
-from sgpmil.experiments.recipe import load_recipe, read_data, starter_recipe
+from sgpmil.experiments.recipe import list_recipes, load_recipe, read_data, starter_recipe
 
 
 @pytest.fixture
@@ -47,6 +47,37 @@ def test_problems_are_named_with_their_path(tmp_path, text, named):
     path.write_text(text)
     with pytest.raises(SettingsError, match=named):
         load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "hidden_dims=16",
+        "num_samples=x",
+        "gp_dim=3.5",
+        "mean_scale=abc",
+        "standardise=maybe",
+        "kl_factor=-1",
+        "jitter=-1",
+    ],
+)
+def test_impossible_model_settings_are_refused(recipe, assignment):
+    name = assignment.split("=")[0]
+    with pytest.raises(SettingsError, match=f"In model.settings: .*{name}"):
+        load_recipe(recipe, assignments=[f"model.settings.{assignment}"])
+
+
+@pytest.mark.parametrize("name", ["paper", "released"])
+def test_recipes_of_the_package(name):
+    loaded = load_recipe(name, values={"data.features": "f"})
+    assert loaded.model.settings == {"preset": name}
+    assert loaded.training.learning_rate == 6e-4
+    assert loaded.training.bags_per_step == 1
+    assert name in list_recipes()
+
+
+def test_precision_may_be_a_number(recipe):
+    assert load_recipe(recipe, assignments=["training.precision=64"]).training.precision == "64"
 
 
 def test_impossible_value_is_refused(recipe):

@@ -6,8 +6,11 @@ import torch
 
 from sgpmil.errors import SettingsError
 from sgpmil.gp import sampling
+from sgpmil.gp.kernels import build_kernel
+from sgpmil.gp.means import build_mean
 from sgpmil.gp.noise import FreshNoise, RepeatableNoise, ZeroNoise
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, draw
+from sgpmil.gp.sparse import SparseGP
 
 from .processes import gpytorch_twin, random_gp
 
@@ -198,3 +201,23 @@ def test_autocast_does_not_reach_the_process(scheme):
 def test_unknown_scheme_lists_the_known(gp, x):
     with pytest.raises(SettingsError, match=r"one of independent, shared, .*but got 'joint'"):
         draws_of(gp, x, "joint", num_samples=1)
+
+
+def test_joint_samples_in_single_precision_of_a_nearly_singular_process():
+    # In float32, K_XX - B'B of this process has eigenvalues below zero.
+    torch.manual_seed(0)
+    kernel = build_kernel("rbf")
+    kernel.kernels[0].outputscale = 1000.0
+    kernel.kernels[0].base_kernel.lengthscale = 3.0
+    x = torch.rand(300, 4)
+    gp = SparseGP(kernel, build_mean("constant", 4), x[:20], jitter=1e-4)
+    f = draw(
+        gp,
+        x,
+        gp.posterior(x),
+        torch.tensor([0, 300]),
+        scheme="full",
+        num_samples=8,
+        noise=FreshNoise(),
+    )
+    assert torch.isfinite(f).all()

@@ -7,8 +7,8 @@ import pytest
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import write_splits
-from sgpmil.bags.splits import Fold, SharedCaseWarning
-from sgpmil.errors import LabelError, RunFolderError, SplitError, TrainingError
+from sgpmil.bags.splits import Fold, MissingSlideWarning, SharedCaseWarning
+from sgpmil.errors import BagError, LabelError, RunFolderError, SplitError, TrainingError
 from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate, read_metrics
@@ -16,6 +16,7 @@ from sgpmil.training import cross_validation
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.fit import fit
 from sgpmil.training.run_folder import read_run
+from sgpmil.training.run_lock import run_lock
 
 from .conftest import TINY, StopHere, files_under, quick, toy_bags
 
@@ -179,6 +180,32 @@ def test_a_fold_that_does_not_exist_is_refused(tmp_path, names, shown):
     assert not (tmp_path / "run").exists()
 
 
+def test_folds_may_be_run_one_at_a_time(done, tmp_path):
+    first = run_all(tmp_path / "run", only_folds=["1"])
+    assert [m.fold for m in first.metrics] == ["1"]
+    second = run_all(tmp_path / "run", only_folds=["0"], resume=True)
+    assert [m.fold for m in second.metrics] == ["0", "1"]
+    whole = run_all(tmp_path / "run", resume=True)
+    assert [m.fold for m in read_metrics(tmp_path / "run" / "metrics.parquet")] == ["0", "1", "2"]
+    for one, other in zip(whole.predictions, done.predictions, strict=True):
+        same_tables(one, other)
+
+
+def test_bags_that_cannot_be_read_leave_no_run(tmp_path):
+    bags = toy_bags(12)
+    bags.source.read("s3").features[0, 0] = np.nan
+    with pytest.raises(BagError, match="s3"):
+        run_all(tmp_path / "run", bags=replace(bags, labels=tuple(reversed(bags.labels))))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
+    run_all(tmp_path / "run", only_folds=["0"])
+    with run_lock(tmp_path / "run"), pytest.raises(RunFolderError, match="Another process"):
+        run_all(tmp_path / "run", resume=True)
+    assert len(run_all(tmp_path / "run", resume=True).metrics) == 3
+
+
 # Splits that do not fit
 
 
@@ -203,7 +230,8 @@ def test_slides_without_bags_are_refused_or_left_out():
     split = replace(FOLDS[0], test=("s0", "gone", "s1"))
     with pytest.raises(SplitError, match="gone"):
         run_all(folds=(split,))
-    found = run_all(folds=(split,), allow_missing=True, epochs=1)
+    with pytest.warns(MissingSlideWarning, match="gone"):
+        found = run_all(folds=(split,), allow_missing=True, epochs=1)
     assert found.predictions[0].slide_ids == ("s0", "s1")
 
 

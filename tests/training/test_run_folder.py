@@ -6,9 +6,9 @@ import pytest
 
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError
+from sgpmil.evaluation import prediction_folder
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.training import run_folder
 from sgpmil.training.run_folder import open_run, read_run
 
 from .conftest import files_under
@@ -161,7 +161,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     def full(path, scores):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_folder, "write_instance_scores", full)
+    monkeypatch.setattr(prediction_folder, "write_instance_scores", full)
     with pytest.raises(RunFolderError, match=r"Could not write to .*fold-0.*No space left"):
         run.write("0", table())
     # The table is written last: the fold is not taken as done.

@@ -39,6 +39,7 @@ from sgpmil.bags.sources import BagSource, FolderSource, MemorySource
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import (
     Fold,
+    MissingSlideWarning,
     PlaceholderCaseWarning,
     SharedCaseWarning,
     check_folds,
@@ -65,6 +66,7 @@ __all__ = [
     "LabelRow",
     "LabelTable",
     "MemorySource",
+    "MissingSlideWarning",
     "PackedStore",
     "PlaceholderCaseWarning",
     "SharedCaseWarning",

@@ -1,12 +1,16 @@
 """The order of the classes, which fixes what class index 0 and 1 mean."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor
 
 from sgpmil.bags.tables import listed
 from sgpmil.errors import LabelError
 
-__all__ = ["class_order"]
+__all__ = ["class_indices", "class_order"]
 
 _ABSENCE = frozenset(
     [
@@ -83,3 +87,38 @@ def _name_key(label: str) -> tuple[bool, str, str]:
     words = re.split(r"[\s_\-]+", label.casefold())
     means_absence = words[0] in _ABSENCE or "".join(words) in _ABSENCE
     return not means_absence, label.casefold(), label
+
+
+def class_indices(
+    labels: Sequence[Any] | NDArray[Any] | Tensor, class_names: Sequence[str] | None
+) -> tuple[tuple[int | None, ...], tuple[str, ...]]:
+    """Turn labels into class indices and the names of the classes.
+
+    Args:
+        labels: A class index each where `class_names` are given, otherwise any number or text;
+            None where unknown.
+        class_names: Name of each class.
+
+    Raises:
+        LabelError: A label is not among the classes, or not a whole number.
+    """
+    values = [v.item() if hasattr(v, "item") else v for v in labels]
+    given = None if class_names is None else tuple(class_names)
+    numeric = all(isinstance(v, int | float) for v in values if v is not None)
+    if given is not None and numeric:
+        wrong = [v for v in values if v is not None and v not in range(len(given))]
+        if wrong:
+            raise LabelError(
+                f"Expected labels from 0 to {len(given) - 1}, the index of one of "
+                f"{len(given)} classes, but got {wrong[0]}. Correct it, or name more classes."
+            )
+        return tuple(None if v is None else int(v) for v in values), given
+    texts = [None if v is None else _label_text(v) for v in values]
+    names = class_order([text for text in texts if text is not None], given)
+    return tuple(None if text is None else names.index(text) for text in texts), names
+
+
+def _label_text(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        raise LabelError(f"Expected a class as a label, but got {value}. Give whole numbers.")
+    return str(int(value)) if isinstance(value, int | float) else str(value)

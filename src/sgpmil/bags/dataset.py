@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.classes import class_order
+from sgpmil.bags.classes import class_indices
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.readers.raw import as_coords, as_features, as_instance_labels
 from sgpmil.bags.sources import BagSource, MemorySource
@@ -34,7 +34,7 @@ class BagDataset:
         class_names: Name of each class index.
 
     Raises:
-        BagError: There are no slides, or a slide is named twice.
+        BagError: There are no slides, a slide is named twice, or a name cannot be a file's.
 
     Example:
         >>> bags = BagDataset.from_arrays([np.ones((3, 2)), np.ones((1, 2))], labels=[0, 1])
@@ -56,6 +56,13 @@ class BagDataset:
             raise BagError(
                 f"Expected each slide once, but got {len(repeated)} more than once: "
                 f"{listed(repeated)}. Rename or remove the copies."
+            )
+        # Slide names become file names; one like "../x" would be written somewhere else.
+        unfit = [s for s in self.slide_ids if s in ("", ".", "..") or Path(s).name != s]
+        if unfit:
+            raise BagError(
+                f"Expected slide names that can be file names, but got {len(unfit)} that cannot: "
+                f"{listed(unfit)}. Rename them."
             )
 
     @staticmethod
@@ -98,7 +105,7 @@ class BagDataset:
         for name, column in columns.items():
             if column is not None and len(column) != count:
                 raise BagError(f"Expected {count} {name}, one for each bag, but got {len(column)}.")
-        indices, names = _class_indices([None] * count if labels is None else labels, class_names)
+        indices, names = class_indices([None] * count if labels is None else labels, class_names)
         bags = [
             _memory_bag(
                 array,
@@ -166,6 +173,23 @@ class BagDataset:
             case_ids=tuple(self.case_ids[i] for i in rows),
             labels=tuple(self.labels[i] for i in rows),
         )
+
+    def with_classes(self, class_names: Sequence[str]) -> "BagDataset":
+        """Return the same data set with its labels as indices of other class names.
+
+        Raises:
+            LabelError: A label is not among them.
+        """
+        names = tuple(class_names)
+        used = {self.class_names[label] for label in self.labels if label is not None}
+        unknown = sorted(used - set(names))
+        if unknown:
+            raise LabelError(
+                f"Expected labels among the classes {', '.join(names)}, but got "
+                f"{listed(unknown)}. Correct them, or use a model of these classes."
+            )
+        labels = (None if i is None else names.index(self.class_names[i]) for i in self.labels)
+        return replace(self, labels=tuple(labels), class_names=names)
 
     def in_memory(self, on_bag: Callable[[str], None] | None = None) -> "BagDataset":
         """Read every bag once and keep it.
@@ -255,28 +279,3 @@ def _memory_bag(array: Any, slide_id: str, coords: Any, instance_labels: Any) ->
         if instance_labels is None
         else as_instance_labels(np.asarray(instance_labels), count, where),
     )
-
-
-def _class_indices(
-    labels: Sequence[Any] | NDArray[Any] | Tensor, class_names: Sequence[str] | None
-) -> tuple[tuple[int | None, ...], tuple[str, ...]]:
-    values = [v.item() if hasattr(v, "item") else v for v in labels]
-    given = None if class_names is None else tuple(class_names)
-    numeric = all(isinstance(v, int | float) for v in values if v is not None)
-    if given is not None and numeric:
-        wrong = [v for v in values if v is not None and v not in range(len(given))]
-        if wrong:
-            raise LabelError(
-                f"Expected labels from 0 to {len(given) - 1}, the index of one of "
-                f"{len(given)} classes, but got {wrong[0]}. Correct it, or name more classes."
-            )
-        return tuple(None if v is None else int(v) for v in values), given
-    texts = [None if v is None else _label_text(v) for v in values]
-    names = class_order([text for text in texts if text is not None], given)
-    return tuple(None if text is None else names.index(text) for text in texts), names
-
-
-def _label_text(value: Any) -> str:
-    if isinstance(value, float) and not value.is_integer():
-        raise LabelError(f"Expected a class as a label, but got {value}. Give whole numbers.")
-    return str(int(value)) if isinstance(value, int | float) else str(value)

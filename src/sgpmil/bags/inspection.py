@@ -95,7 +95,7 @@ class Inspection:
     def is_ready(self) -> bool:
         """Whether the bags can be trained on as they are; empty slides are merely left out."""
         faults = (self.missing, self.unlabelled, self.duplicates, self.unreadable, self.non_finite)
-        return not any(faults) and len(self.feature_dims) == 1
+        return not any(faults) and len(self.feature_dims) == 1 and len(self.class_counts) != 1
 
 
 @dataclass(slots=True)

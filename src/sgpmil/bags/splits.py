@@ -16,6 +16,7 @@ from sgpmil.errors import SplitError
 
 __all__ = [
     "Fold",
+    "MissingSlideWarning",
     "PlaceholderCaseWarning",
     "SharedCaseWarning",
     "check_folds",
@@ -29,6 +30,10 @@ _PARTS: tuple[Part, ...] = ("train", "val", "test")
 
 class PlaceholderCaseWarning(UserWarning):
     """One case id covers most slides, so it cannot name a patient."""
+
+
+class MissingSlideWarning(UserWarning):
+    """Slides of a fold were left out as the caller asked for."""
 
 
 class SharedCaseWarning(UserWarning):
@@ -175,6 +180,12 @@ def _known_part(fold: Fold, table: LabelTable, allow_missing: bool) -> Fold:
             f"Expected slides of the label table, but fold {fold.name} names {len(unknown)} it "
             f"does not have: {listed(unknown)}. Add their labels, or leave them out "
             "(--skip-missing)."
+        )
+    if unknown:
+        warnings.warn(
+            f"Fold {fold.name} names {len(unknown)} slides that are left out: {listed(unknown)}.",
+            MissingSlideWarning,
+            stacklevel=4,
         )
     kept = {part: tuple(s for s in fold.part(part) if s in table) for part in _PARTS}
     return Fold(fold.name, **kept)

@@ -1,5 +1,6 @@
 """`sgpmil inspect`, `pack` and `splits`: commands on bags, labels and folds."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +45,7 @@ def inspect(
     case_column: CaseColumn = None,
     slide_table: SlideTable = None,
 ) -> None:
-    """Tell what a folder of bags holds, and what is wrong with it."""
+    """Tell what a folder of bags holds, and what is wrong with it (then exit code 1)."""
     table = None
     if labels is not None:
         table = read_labels(
@@ -89,12 +90,19 @@ def inspect(
         ],
     )
     if found.is_ready:
+        next_labels = shlex.quote(str(labels)) if labels else "LABELS"
         console.print(
-            f"Ready to train: sgpmil train --features {folder} --labels {labels or 'LABELS'}",
-            highlight=False,
+            f"Ready to train: sgpmil train --features {shlex.quote(str(folder))} "
+            f"--labels {next_labels}"
         )
+        return
+    if len(found.feature_dims) > 1:
+        console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
+    elif len(found.class_counts) == 1:
+        console.print("Not ready: all slides are of one class.")
     else:
         console.print("Not ready as it is: mend the above, or use --skip-missing and --skip-bad.")
+    raise typer.Exit(1)
 
 
 def pack(
@@ -131,7 +139,7 @@ def pack(
         )
     size = sum(file.stat().st_size for file in store.iterdir())
     console.print(f"Packed {len(bags):,} slides into {store} ({size / 1e6:,.0f} MB).")
-    console.print(f"Next: sgpmil train --features {store}")
+    console.print(f"Next: sgpmil train --features {shlex.quote(str(store))}")
 
 
 def splits(

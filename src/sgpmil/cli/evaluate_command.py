@@ -25,7 +25,8 @@ def evaluate(
     """Measure predictions: ours, or any other system's."""
     from sgpmil.evaluation import evaluate as evaluate_table
     from sgpmil.evaluation import read_predictions, summarise, write_metrics
-    from sgpmil.training.run_folder import read_predictions_folder, read_run
+    from sgpmil.evaluation.prediction_folder import read_prediction_folder
+    from sgpmil.training.run_folder import read_run
 
     if (predictions / "run.json").exists():
         run = read_run(predictions)
@@ -34,7 +35,7 @@ def evaluate(
             console.print(f"{len(run.folds) - len(done)} of {len(run.folds)} folds are not done.")
         folds = [evaluate_table(run.read(name), name) for name in done]
     elif predictions.is_dir():
-        folds = [evaluate_table(read_predictions_folder(predictions), "0")]
+        folds = [evaluate_table(read_prediction_folder(predictions), "0")]
     else:
         folds = [evaluate_table(read_predictions(predictions), "0")]
     print_summary(summarise(folds), str(predictions))

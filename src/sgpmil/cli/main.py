@@ -75,7 +75,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
             raise
         _stop(str(error), 2)
     except KeyboardInterrupt:
-        _stop("Interrupted. What was finished is kept; go on with --resume.", 130)
+        resumable = bool({"train", "demo"} & set(given[:1]))
+        _stop("Interrupted." + (" Go on with --resume." if resumable else ""), 130)
     except BrokenPipeError:
         # The reader of our output (head, less) is gone; nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

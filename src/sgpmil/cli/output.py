@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -13,7 +12,7 @@ from sgpmil.evaluation.summary import MetricSummary
 
 __all__ = ["console", "counting", "facts", "grid", "print_summary"]
 
-console = Console(soft_wrap=True)
+console = Console(soft_wrap=True, markup=False, highlight=False)
 
 _NAMES = {
     "balanced_accuracy": "balanced accuracy",
@@ -62,7 +61,7 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(escape(name), escape(value))
+        table.add_row(name, value)
     console.print(table)
 
 
@@ -70,7 +69,7 @@ def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     """Print rows under a header."""
     table = Table(*header, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*row)
     console.print(table)
 
 

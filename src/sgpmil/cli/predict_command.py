@@ -1,6 +1,6 @@
 """`sgpmil predict` and `import-released`."""
 
-import csv
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from sgpmil.cli.options import (
     SlideTable,
 )
 from sgpmil.cli.output import console, counting, facts
-from sgpmil.errors import CheckpointError, RunFolderError, SettingsError
+from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
 
 __all__ = ["import_released", "predict"]
 
@@ -44,11 +44,14 @@ def predict(
     overwrite: Overwrite = False,
 ) -> None:
     """Predict slides, with or without labels."""
-    import torch
-
     from sgpmil.bags import read_bags
-    from sgpmil.evaluation import predict as predict_bags
-    from sgpmil.evaluation import write_instance_scores, write_predictions
+    from sgpmil.evaluation import (
+        iter_predictions,
+        write_prediction_folder,
+        write_predictions_csv,
+    )
+    from sgpmil.evaluation.device import compute_device
+    from sgpmil.evaluation.prediction_folder import is_prediction_folder
     from sgpmil.models import load_model
 
     if (model / "run.json").exists():
@@ -56,10 +59,9 @@ def predict(
             f"Expected one model, but {model} is a run of several folds. "
             f"Name a fold, such as {model / 'fold-0'}."
         )
-    if (out / "predictions.parquet").exists() and not overwrite:
+    if is_prediction_folder(out) and not overwrite:
         raise RunFolderError(f"{out} holds predictions already. Replace them with --overwrite.")
-    if device not in (None, "auto", "cpu", "gpu"):
-        raise SettingsError(f"Expected --device auto, cpu or gpu, but got '{device}'.")
+    where = compute_device(device or "auto")
     network, info = load_model(model)
     bags = read_bags(
         folder,
@@ -71,31 +73,22 @@ def predict(
         slide_table=slide_table,
         on_mismatch="skip" if skip_missing else "error",
         on_bad="skip" if skip_bad else "error",
-    )
-    use_gpu = torch.cuda.is_available() if device in (None, "auto") else device == "gpu"
+    ).with_classes(info.class_names)
+    if bags.feature_dim != network.in_dim:
+        raise PredictionError(
+            f"Expected bags of {network.in_dim} features, as the model was trained on, but those "
+            f"of {folder} have {bags.feature_dim}. Use embeddings of the same encoder."
+        )
     with counting("Predicting", len(bags)) as bar:
-        table = predict_bags(
+        found = iter_predictions(
             network,
             bags,
-            class_names=info.class_names,
             with_instances=instances,
-            device="cuda" if use_gpu else "cpu",
+            device=where,
             on_bag=lambda _: bar.advance(bar.task_ids[0]),
         )
-    for prediction in table.predictions:
-        if prediction.instances is not None:
-            write_instance_scores(
-                out / "attention" / f"{prediction.slide_id}.h5", prediction.instances
-            )
-    write_predictions(out / "predictions.parquet", table)
-    with (out / "predictions.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        columns = range(len(table.class_names))
-        writer.writerow(["slide_id", "predicted", *(f"p_{c}" for c in columns), "std", "entropy"])
-        for p in table.predictions:
-            name = table.class_names[p.predicted_class]
-            row = [f"{value:.6f}" for value in (*p.probs, p.std[p.predicted_class], p.entropy)]
-            writer.writerow([p.slide_id, name, *row])
+        table = write_prediction_folder(out, found, info.class_names, keep_instances=False)
+    write_predictions_csv(out / "predictions.csv", table)
     shown = sorted(table.predictions, key=lambda p: -p.entropy)[:10]
     facts(
         f"{len(table)} slides, the least certain first",
@@ -110,7 +103,7 @@ def predict(
     )
     console.print(f"Written to {out}: predictions.parquet, predictions.csv, attention/")
     if labels is not None:
-        console.print(f"Next: sgpmil evaluate {out}")
+        console.print(f"Next: sgpmil evaluate {shlex.quote(str(out))}")
 
 
 def import_released(

@@ -1,5 +1,6 @@
 """`sgpmil train` and `init`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,11 @@ __all__ = ["init", "train"]
 
 def train(
     recipe: Annotated[
-        Path | None, typer.Option(help="Recipe (YAML) that the other options replace values of.")
+        Path | None,
+        typer.Option(
+            help="Recipe: a YAML file, or one of the package's own (paper, released); the other "
+            "options replace its values."
+        ),
     ] = None,
     features: Annotated[
         Path | None, typer.Option(help="Folder of bag files, packed store, or .npz of many bags.")
@@ -43,7 +48,11 @@ def train(
     run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/latest"),
     model: Annotated[str | None, typer.Option(help="sgpmil, agp or abmil.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Settings of the model: default, paper or released.")
+        str | None,
+        typer.Option(
+            help="Settings of the model: default, released or, for sgpmil, paper. How it is "
+            "trained stays; --recipe paper has both."
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
@@ -113,8 +122,9 @@ def train(
     figures = write_run_figures(run / "figures", result.predictions)
     print_summary(result.summary(), f"{loaded.model.name}, {len(result.metrics)} folds")
     console.print(f"Results: {run}, {len(figures)} figures in {run / 'figures'}")
+    first = shlex.quote(str(run / f"fold-{result.metrics[0].fold}"))
     console.print(
-        f"Next: sgpmil predict {run / 'fold-0'} NEW_FEATURES   or   sgpmil evaluate {run}"
+        f"Next: sgpmil predict {first} NEW_FEATURES   or   sgpmil evaluate {shlex.quote(str(run))}"
     )
 
 

@@ -6,7 +6,9 @@ file              holds
 predictor         a model and bags become predictions
 prediction        what a model says of one slide and of its instances
 prediction_table  the predictions of a set of slides
-prediction_files  the same on disk (parquet, CSV; HDF5 for the instances)
+prediction_folder the same as a folder, with the scores of the instances
+prediction_files  the same as a file (parquet, CSV)
+instance_files    the scores of a slide's instances as a file (HDF5)
 slide_metrics     accuracy, AUC, kappa and calibration over slides
 instance_metrics  how well instance scores find the positive instances
 calibration       adaptive and expected calibration error, Brier score, log-likelihood
@@ -30,16 +32,20 @@ if TYPE_CHECKING:
         negative_log_likelihood,
         reliability_curve,
     )
+    from sgpmil.evaluation.instance_files import read_instance_scores, write_instance_scores
     from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_auc
     from sgpmil.evaluation.prediction import InstanceScores, Prediction
     from sgpmil.evaluation.prediction_files import (
-        read_instance_scores,
         read_predictions,
-        write_instance_scores,
         write_predictions,
+        write_predictions_csv,
+    )
+    from sgpmil.evaluation.prediction_folder import (
+        read_prediction_folder,
+        write_prediction_folder,
     )
     from sgpmil.evaluation.prediction_table import PredictionTable
-    from sgpmil.evaluation.predictor import predict
+    from sgpmil.evaluation.predictor import iter_predictions, predict
     from sgpmil.evaluation.slide_metrics import SlideMetrics
     from sgpmil.evaluation.summary import (
         FoldMetrics,
@@ -65,16 +71,20 @@ __all__ = [
     "evaluate",
     "expected_calibration_error",
     "instance_auc",
+    "iter_predictions",
     "negative_log_likelihood",
     "predict",
     "read_instance_scores",
     "read_metrics",
+    "read_prediction_folder",
     "read_predictions",
     "reliability_curve",
     "summarise",
     "write_instance_scores",
     "write_metrics",
+    "write_prediction_folder",
     "write_predictions",
+    "write_predictions_csv",
 ]
 
 _HOMES = {
@@ -91,16 +101,20 @@ _HOMES = {
     "evaluate": "summary",
     "expected_calibration_error": "calibration",
     "instance_auc": "instance_metrics",
+    "iter_predictions": "predictor",
     "negative_log_likelihood": "calibration",
     "predict": "predictor",
-    "read_instance_scores": "prediction_files",
+    "read_instance_scores": "instance_files",
     "read_metrics": "summary",
+    "read_prediction_folder": "prediction_folder",
     "read_predictions": "prediction_files",
     "reliability_curve": "calibration",
     "summarise": "summary",
-    "write_instance_scores": "prediction_files",
+    "write_instance_scores": "instance_files",
     "write_metrics": "summary",
+    "write_prediction_folder": "prediction_folder",
     "write_predictions": "prediction_files",
+    "write_predictions_csv": "prediction_files",
 }
 
 

@@ -1,4 +1,4 @@
-"""Predictions on disk: parquet (ours), CSV (anyone's) and HDF5 for the scores of instances."""
+"""Tables of predictions on disk: parquet (ours) and CSV (anyone's)."""
 
 import csv
 import json
@@ -12,16 +12,16 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction, entropy
+from sgpmil.evaluation.prediction import Prediction, entropy
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
 from sgpmil.shapes import Float
 
 __all__ = [
     "PredictionTable",
-    "read_instance_scores",
     "read_predictions",
-    "write_instance_scores",
+    "require_file",
     "write_predictions",
+    "write_predictions_csv",
 ]
 
 FilePath = str | os.PathLike[str]
@@ -29,8 +29,6 @@ FilePath = str | os.PathLike[str]
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
 _MEASURES = ("entropy", "expected_entropy", "mutual_information")
-_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std")
-_DATASETS = (*_SCORES, "coords", "instance_labels")
 
 
 def write_predictions(path: FilePath, table: PredictionTable) -> None:
@@ -65,6 +63,26 @@ def write_predictions(path: FilePath, table: PredictionTable) -> None:
         pq.write_table(content, temporary)
 
 
+def write_predictions_csv(path: FilePath, table: PredictionTable) -> None:
+    """Write predictions for a spreadsheet; `read_predictions` reads them back, less the spreads.
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        table: The predictions.
+    """
+    columns = range(table.num_classes)
+    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["slide_id", "label", "predicted", *(f"p_{c}" for c in columns), "std", "entropy"]
+        )
+        for p in table.predictions:
+            numbers = (*p.probs, p.std[p.predicted_class], p.entropy)
+            label = "" if p.label is None else p.label
+            name = table.class_names[p.predicted_class]
+            writer.writerow([p.slide_id, label, name, *(f"{n:.6f}" for n in numbers)])
+
+
 def read_predictions(path: FilePath) -> PredictionTable:
     """Read predictions, of this package or of any other system.
 
@@ -80,74 +98,15 @@ def read_predictions(path: FilePath) -> PredictionTable:
             of predictions.
     """
     file = Path(path)
-    _require_file(file, "predictions")
+    require_file(file, "predictions")
     with file.open("rb") as stream:
         is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}
     columns, class_names = _read_parquet(file) if is_parquet else (_read_csv(file), None)
     return _table(columns, class_names, f"'{file}'")
 
 
-def write_instance_scores(path: FilePath, scores: InstanceScores) -> None:
-    """Write the scores of one slide's instances as HDF5.
-
-    Datasets: ``attention_mean``, ``attention_std``, ``evidence_mean``, ``evidence_std``,
-    ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``; those that
-    the scores do not have are left out.
-
-    Args:
-        path: File to write; replaced whole where it exists.
-        scores: Scores of the instances.
-    """
-    import h5py
-
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        for name in _SCORES:
-            if (array := getattr(scores, name)) is not None:
-                file.create_dataset(name, data=array)
-        if scores.coords is not None:
-            coords = file.create_dataset("coords", data=scores.coords.astype(np.int64))
-            if scores.patch_size is not None:
-                coords.attrs["patch_size_level0"] = scores.patch_size
-        if scores.instance_labels is not None:
-            file.create_dataset("instance_labels", data=scores.instance_labels.astype(np.int64))
-
-
-def read_instance_scores(path: FilePath) -> InstanceScores:
-    """Read what `write_instance_scores` wrote.
-
-    Args:
-        path: File to read.
-
-    Raises:
-        PredictionError: The file is missing or damaged, or lacks the attention.
-    """
-    import h5py
-
-    file = Path(path)
-    _require_file(file, "instance scores")
-    try:
-        with h5py.File(file, "r") as content:
-            found = {name: content[name][()] for name in _DATASETS if name in content}
-            attributes = content["coords"].attrs if "coords" in content else {}
-            patch_size = attributes.get("patch_size_level0")
-    except (OSError, RuntimeError, KeyError, TypeError) as error:
-        raise PredictionError(
-            f"Expected instance scores as HDF5 in '{file}', but it cannot be read ({error}). "
-            "Write it again."
-        ) from error
-    missing = [name for name in _SCORES[:2] if name not in found]
-    if missing:
-        raise PredictionError(
-            f"Expected the dataset '{missing[0]}' in '{file}', but got {sorted(found)}. "
-            "Write the instance scores again."
-        )
-    return InstanceScores(
-        **found,
-        patch_size=None if patch_size is None else int(patch_size),
-    )
-
-
-def _require_file(file: Path, what: str) -> None:
+def require_file(file: Path, what: str) -> None:
+    """Refuse a file that is not there."""
     if not file.is_file():
         raise PredictionError(
             f"Expected a file of {what} at '{file}', but there is none. Check the path."

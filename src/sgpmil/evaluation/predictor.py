@@ -1,23 +1,24 @@
 """A model and bags become predictions."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.models.contract import MILModel, ModelOutput
 
-__all__ = ["predict"]
+__all__ = ["iter_predictions", "predict"]
 
 MAX_INSTANCES = 32_768
 """Instances packed into one batch; a larger bag makes a batch of its own."""
 
 
-@torch.no_grad()
 def predict(
     model: MILModel,
     bags: Iterable[Bag],
@@ -29,44 +30,72 @@ def predict(
 ) -> PredictionTable:
     """Predict bags, labelled or not.
 
-    A slide's prediction does not depend on the other bags, on their order or on batching.
+    A slide's prediction does not depend on the other bags, on their order or on batching. Where
+    the bags are a data set with other class names or another order of them, its labels are
+    translated by name.
 
     Args:
         model: The model; it is left in evaluation mode.
         bags: Bags, or a data set.
-        class_names: Class names; numbers where not given.
+        class_names: The model's class names; those of the data set, or numbers, where not given.
         with_instances: Whether to keep the scores of the instances.
         device: Where to compute; where the model is, by default.
         on_bag: Called with each slide's name when it is done.
 
     Raises:
         PredictionError: A bag does not have the number of features the model was trained on.
+        LabelError: A label of the data set is not among the class names.
     """
+    if isinstance(bags, BagDataset) and class_names is not None:
+        bags = bags.with_classes(class_names)
+    own_names = bags.class_names if isinstance(bags, BagDataset) else ()
+    names = class_names or own_names or tuple(str(c) for c in range(model.num_classes))
+    found = iter_predictions(
+        model, bags, with_instances=with_instances, device=device, on_bag=on_bag
+    )
+    return PredictionTable(tuple(found), names)
+
+
+def iter_predictions(
+    model: MILModel,
+    bags: Iterable[Bag],
+    *,
+    with_instances: bool = True,
+    device: torch.device | str | None = None,
+    on_bag: Callable[[str], None] | None = None,
+) -> Iterator[Prediction]:
+    """Predict bags one after another; see `predict`."""
     model.eval()
     if device is not None:
         model.to(device)
-    parameter = next(model.parameters())
-    names = class_names or tuple(str(c) for c in range(model.num_classes))
-    predictions: list[Prediction] = []
     for group in _groups(bags):
-        for bag in group:
-            if bag.feature_dim != model.in_dim:
-                raise PredictionError(
-                    f"Expected bags of {model.in_dim} features, as the model was trained on, but "
-                    f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
-                )
-        batch = BagBatch.pack(group).to(parameter.device, dtype=parameter.dtype)
-        output = model(batch)
-        bounds = batch.offsets.tolist()
-        probs = output.probs.double().cpu().numpy()
-        for b, bag in enumerate(group):
-            scores = _scores(output, bounds[b], bounds[b + 1], bag) if with_instances else None
-            predictions.append(
-                Prediction.from_samples(bag.slide_id, bag.case_id, bag.label, probs[b], scores)
-            )
+        for prediction in _predict_group(model, group, with_instances):
+            yield prediction
             if on_bag is not None:
-                on_bag(bag.slide_id)
-    return PredictionTable(tuple(predictions), names)
+                on_bag(prediction.slide_id)
+
+
+@torch.no_grad()
+def _predict_group(model: MILModel, group: list[Bag], with_instances: bool) -> list[Prediction]:
+    for bag in group:
+        if bag.feature_dim != model.in_dim:
+            raise PredictionError(
+                f"Expected bags of {model.in_dim} features, as the model was trained on, but "
+                f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
+            )
+    parameter = next(model.parameters())
+    batch = BagBatch.pack(group).to(parameter.device, dtype=parameter.dtype)
+    output = model(batch)
+    bounds = batch.offsets.tolist()
+    probs = output.probs.double().cpu().numpy()
+    scores = [
+        _scores(output, start, end, bag) if with_instances else None
+        for (start, end), bag in zip(itertools.pairwise(bounds), group, strict=True)
+    ]
+    return [
+        Prediction.from_samples(bag.slide_id, bag.case_id, bag.label, probs[b], scores[b])
+        for b, bag in enumerate(group)
+    ]
 
 
 def _groups(bags: Iterable[Bag]) -> Iterator[list[Bag]]:

@@ -6,6 +6,7 @@ path. Keys may be written with dashes or underscores.
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,11 +26,15 @@ __all__ = [
     "DataSection",
     "ModelSection",
     "Recipe",
+    "list_recipes",
     "load_recipe",
     "read_data",
     "run_recipe",
     "starter_recipe",
 ]
+
+
+_RECIPES = files("sgpmil.experiments") / "recipes"
 
 
 class _Section(BaseModel):
@@ -108,14 +113,15 @@ def load_recipe(
     """Read a recipe and replace some of its values.
 
     Args:
-        path: YAML file; without it, everything comes from the values.
+        path: YAML file, or the name of a recipe of the package (see `list_recipes`); without it,
+            everything comes from the values.
         values: Values by dotted path, such as ``{"training.epochs": 10}``; None leaves one alone.
         assignments: The same as text, ``training.epochs=10``; these come last.
 
     Raises:
         SettingsError: The file is unreadable, or a key or value is refused; its path is named.
     """
-    content = _read_yaml(Path(path)) if path is not None else {}
+    content = _read_yaml(_recipe_path(path)) if path is not None else {}
     for key, value in (values or {}).items():
         if value is not None:
             _assign(content, key, value)
@@ -124,12 +130,25 @@ def load_recipe(
         if not equals:
             raise SettingsError(f"Expected --set KEY=VALUE, but got '{text}'.")
         _assign(content, key, _parse(value, text))
+    training = content.get("training")
+    if isinstance(training, dict) and isinstance(training.get("precision"), int):
+        training["precision"] = str(training["precision"])  # YAML reads 32 as a number
     try:
         recipe = _ADAPTER.validate_python(content)
     except ValidationError as error:
         raise SettingsError(_first_problem(error, path)) from error
-    resolve_settings(recipe.model.name, recipe.model.settings)
+    try:
+        resolve_settings(recipe.model.name, recipe.model.settings)
+    except SettingsError as error:
+        raise SettingsError(f"In model.settings: {error}") from error
     return recipe
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in _RECIPES.iterdir() if ".yaml" in entry.name
+    )
 
 
 def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
@@ -190,7 +209,7 @@ def run_recipe(
         resume=resume,
         overwrite=overwrite,
         only_folds=only_folds,
-        allow_missing=recipe.data.skip_missing,
+        allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
         on_shared_case=recipe.data.shared_case,
         progress=progress,
     )
@@ -198,14 +217,23 @@ def run_recipe(
 
 def starter_recipe() -> str:
     """Return the commented recipe that ``sgpmil init`` writes."""
-    return files("sgpmil.experiments").joinpath("recipes/starter.yaml").read_text()
+    return (_RECIPES / "starter.yaml").read_text()
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _recipe_path(path: Path | str) -> Traversable:
+    if not Path(path).exists() and str(path) in list_recipes():
+        return _RECIPES / f"{path}.yaml"
+    return Path(path)
+
+
+def _read_yaml(path: Traversable) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
-        raise SettingsError(f"Expected a recipe at {path}, but there is none.") from error
+        raise SettingsError(
+            f"Expected a recipe at {path}, but there is none. "
+            f"Recipes by name: {', '.join(list_recipes())}."
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).replace("\n", " ")
         raise SettingsError(f"Expected a recipe as YAML in {path}, but got: {first}.") from error

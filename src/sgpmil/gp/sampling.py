@@ -103,17 +103,15 @@ def _draw_jointly(
             "covariance: bags of that size are sampled through the inducing points instead.",
             stacklevel=3,
         )
-    carried = _draw_through_inducing_points(posterior, offsets, num_samples, noise)
+        carried = _draw_through_inducing_points(posterior, offsets, num_samples, noise)
     epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
     parts = []
     for start, end in itertools.pairwise(bounds):
         if end - start > MAX_JOINT_INSTANCES:
             parts.append(carried[:, start:end])
             continue
-        covariance = gp.joint_covariance(inputs[start:end], posterior.projection[:, start:end])
-        # The jitter is in the covariance already; this one only absorbs the rounding of a
-        # kernel matrix in single precision.
-        factor = jittered_cholesky(covariance, jitter=1e-3 * gp.jitter)
+        # The jitter is in the covariance already; this one only absorbs rounding.
+        factor = jittered_cholesky(gp.joint_covariance(inputs[start:end]), jitter=1e-8)
         noise_part = epsilon[:, start:end].double() @ factor.T
         parts.append(posterior.mean[start:end] + noise_part.to(posterior.mean.dtype))
     return torch.cat(parts, dim=1)

@@ -123,22 +123,29 @@ class SparseGP(nn.Module):
                 whitened_factor=self.whitened_factor,
             )
 
-    def joint_covariance(
-        self, inputs: Float[Tensor, "N G"], projection: Float[Tensor, "M N"]
-    ) -> Float[Tensor, "N N"]:
+    def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.
+
+        Everything is in float64, the kernel included: in single precision the difference
+        $K_{XX} - B^\top B$ of a trained process is not positive definite.
 
         Args:
             inputs: The instances of one bag.
-            projection: Their columns $B$ of `Posterior.projection`.
         """
         with torch.autocast(inputs.device.type, enabled=False):
-            x = inputs.to(self.inducing_points.dtype)
-            Kxx = self.kernel(x).to_dense().double()
-            B = projection.double()
+            x, z = inputs.double(), self.inducing_points.double()
+            Lz = jittered_cholesky(self._kernel_in_double(z, z), self.jitter)
+            B = torch.linalg.solve_triangular(Lz, self._kernel_in_double(z, x), upper=False)
             SB = self.whitened_factor.double().T @ B
-            noise = self.jitter * torch.eye(len(Kxx), dtype=Kxx.dtype, device=Kxx.device)
-            return Kxx + noise + SB.T @ SB - B.T @ B
+            noise = self.jitter * torch.eye(len(x), dtype=x.dtype, device=x.device)
+            return self._kernel_in_double(x, x) + noise + SB.T @ SB - B.T @ B
+
+    def _kernel_in_double(
+        self, one: Float[Tensor, "A G"], other: Float[Tensor, "C G"]
+    ) -> Float[Tensor, "A C"]:
+        kernel = _DenseKernel(self.kernel)
+        parameters = {name: value.double() for name, value in kernel.named_parameters()}
+        return torch.func.functional_call(kernel, parameters, (one, other))
 
     def kl(self) -> Float[Tensor, ""]:
         r"""The divergence of $q(v)$ from its prior $N(0, I)$.
@@ -149,3 +156,16 @@ class SparseGP(nn.Module):
         # abs: nothing keeps the diagonal of L_S positive.
         log_det = 2 * Ls.diagonal().abs().log().sum()
         return 0.5 * (Ls.square().sum() + m @ m - len(m) - log_det)
+
+
+class _DenseKernel(nn.Module):
+    """A kernel that is evaluated at once, while its parameters are those it was called with."""
+
+    def __init__(self, kernel: gpk.Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(
+        self, one: Float[Tensor, "A G"], other: Float[Tensor, "C G"]
+    ) -> Float[Tensor, "A C"]:
+        return self.kernel(one, other).to_dense()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
 from sgpmil.models.contract import MILModel, ModelOutput
 from sgpmil.models.embedding import Standardise, relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
@@ -34,6 +35,13 @@ class ABMILSettings:
     gated: bool = True
     dropout: float = 0.15
     standardise: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_dim", "attention_dim"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
+        if not 0 <= self.dropout < 1:
+            raise SettingsError(f"Expected dropout from 0 to below 1, but got {self.dropout}.")
 
 
 class ABMIL(MILModel):

@@ -111,6 +111,7 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
     for key in values:
         if key not in known:
             raise SettingsError(_unknown(f"setting of {name}", key, known))
+        values[key] = _checked(key, values[key], getattr(start, key))
     return replace(start, **values)
 
 
@@ -139,6 +140,28 @@ def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) ->
     model = MODELS[name].build(in_dim, num_classes, resolved)
     model.name = name
     return model
+
+
+def _checked(key: str, value: Any, example: Any) -> Any:
+    """Refuse a value of another kind than the default's; recipes and options can hold anything."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_number = is_whole or isinstance(value, float)
+    if key == "kernel":  # a name or an object
+        return value
+    if isinstance(example, bool):
+        fits, kind = isinstance(value, bool), "yes or no"
+    elif isinstance(example, int):
+        fits, kind = is_whole, "a whole number"
+    elif isinstance(example, float) or example is None:
+        fits, kind = is_number or value is None, "a number"
+    elif isinstance(example, tuple):
+        fits = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+        kind = "a list of whole numbers"
+    else:
+        fits, kind = isinstance(value, str), "a name"
+    if not fits:
+        raise SettingsError(f"Expected {key} to be {kind}, but got {value!r}.")
+    return float(value) if isinstance(example, float) and is_whole else value
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:

@@ -89,6 +89,11 @@ class SGPMILSettings:
         for name in ("gp_dim", "num_inducing", "num_samples"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
+        for name in ("mean_scale", "kl_factor", "noise_seed"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"Expected {name} >= 0, but got {getattr(self, name)}.")
+        if not self.jitter > 0:
+            raise SettingsError(f"Expected jitter > 0, but got {self.jitter}.")
 
 
 class SGPMIL(MILModel):

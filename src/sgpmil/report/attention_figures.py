@@ -205,6 +205,9 @@ def _draw_map(
     values: Float[np.ndarray, " N"],
     colours: str,
 ) -> None:
+    # Where instances overlap, the strongest lies on top.
+    order = np.argsort(np.abs(values), kind="stable")
+    coords, values = coords[order], values[order]
     corners = side * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
     squares = coords[:, None, :] + corners
     # The few largest values share the end of the scale, so that the others keep some contrast.

@@ -23,13 +23,13 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         model: A name of `sgpmil.list_models`.
-        epochs: Number of epochs.
-        learning_rate: Peak learning rate; the package's default where None.
-        bags_per_step: Bags of an optimiser step; the package's default where None.
+        epochs: Number of epochs; that of `training` where None, as the next four.
+        learning_rate: Peak learning rate.
+        bags_per_step: Bags of an optimiser step.
         random_state: Seed.
         device: ``auto``, ``cpu`` or ``gpu``.
         model_settings: Settings of the model that differ from its defaults.
-        training: Training settings from which the above start.
+        training: Training settings; the package's defaults where None.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -47,8 +47,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         epochs: int | None = None,
         learning_rate: float | None = None,
         bags_per_step: int | None = None,
-        random_state: int = 0,
-        device: Literal["auto", "cpu", "gpu"] = "auto",
+        random_state: int | None = None,
+        device: Literal["auto", "cpu", "gpu"] | None = None,
         model_settings: Mapping[str, Any] | None = None,
         training: TrainingSettings | None = None,
     ) -> None:
@@ -77,8 +77,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
             epochs=_given(self.epochs, start.epochs),
             learning_rate=_given(self.learning_rate, start.learning_rate),
             bags_per_step=_given(self.bags_per_step, start.bags_per_step),
-            seed=self.random_state,
-            device=self.device,
+            seed=_given(self.random_state, start.seed),
+            device=_given(self.device, start.device),
         )
         self.model_: MILModel = fit(
             data, model=self.model, model_settings=self.model_settings, training=settings

@@ -3,16 +3,16 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.errors import SplitError
+from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
@@ -27,6 +27,7 @@ from sgpmil.models.registry import resolve_settings
 from sgpmil.training.fit import fit
 from sgpmil.training.progress import FoldProgress, fold_progress
 from sgpmil.training.run_folder import RunFolder, open_run
+from sgpmil.training.run_lock import run_lock
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["CrossValidation", "cross_validate"]
@@ -80,7 +81,7 @@ def cross_validate(
         run: Folder to write to; nothing is written without it.
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
-        only_folds: Names of the folds to run; all by default.
+        only_folds: Names of the folds to run; all by default. The result has all that are done.
         allow_missing: Leave out slides of the splits that have no bag.
         on_shared_case: ``error``, or ``warn`` about a patient in two parts of a fold.
         progress: Whether to show a progress bar.
@@ -99,33 +100,36 @@ def cross_validate(
         allow_missing=allow_missing,
         on_shared_case="warn" if on_shared_case == "warn" else "error",
     )
-    if only_folds is not None:
-        unknown = sorted(set(only_folds) - {fold.name for fold in folds})
-        if unknown or not only_folds:
-            raise SplitError(
-                f"Expected folds among {', '.join(f.name for f in folds)}, but got "
-                f"{', '.join(unknown) or 'none'}. Name folds of the splits."
-            )
-        folds = tuple(fold for fold in folds if fold.name in set(only_folds))
-    folder = None
-    if run is not None:
-        description = {
-            "model": model,
-            "model_settings": _plain(resolve_settings(model, model_settings or {})),
-            "training": asdict(settings),
-            "class_names": list(bags.class_names),
-            "data_fingerprint": bags.fingerprint(),
-            "folds": {f.name: [len(f.train), len(f.val), len(f.test)] for f in folds},
-            "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
-        }
-        folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
+    selected = {fold.name for fold in folds} if only_folds is None else set(only_folds)
+    unknown = sorted(selected - {fold.name for fold in folds})
+    if unknown or not selected:
+        raise SplitError(
+            f"Expected folds among {', '.join(f.name for f in folds)}, but got "
+            f"{', '.join(unknown) or 'none'}. Name folds of the splits."
+        )
+    # Bags that cannot be read are found before there is a run.
+    description = {
+        "model": model,
+        "model_settings": _plain(resolve_settings(model, model_settings or {})),
+        "training": asdict(settings),
+        "class_names": list(bags.class_names),
+        "data_fingerprint": bags.fingerprint(),
+        "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
+    }
     if _fits_in_memory(bags):
         bags = bags.in_memory()
-    metrics, tables = [], []
-    with fold_progress(settings.epochs, show=progress) as bar:
+    with ExitStack() as stack:
+        folder = None
+        if run is not None:
+            stack.enter_context(run_lock(Path(run)))
+            folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
+        bar = stack.enter_context(fold_progress(settings.epochs, show=progress))
+        metrics, tables = [], []
         for number, fold in enumerate(folds, start=1):
-            bar.start(f"{model}, fold {fold.name} ({number} of {len(folds)})")
             done = folder is not None and folder.is_done(fold.name)
+            if not done and fold.name not in selected:
+                continue
+            bar.start(f"{model}, fold {fold.name} ({number} of {len(folds)})")
             predictions = (
                 folder.read(fold.name)
                 if done and folder is not None
@@ -134,9 +138,9 @@ def cross_validate(
             tables.append(predictions)
             metrics.append(evaluate(predictions, fold.name))
             bar.say(_fold_line(metrics[-1], done))
-    if folder is not None:
-        write_metrics(folder.metrics, metrics)
-    return CrossValidation(tuple(metrics), tuple(tables), None if folder is None else folder.path)
+        if folder is not None:
+            write_metrics(folder.metrics, metrics)
+    return CrossValidation(tuple(metrics), tuple(tables), None if run is None else Path(run))
 
 
 def _run_fold(
@@ -159,12 +163,11 @@ def _run_fold(
         resume=resume,
         on_epoch=bar.epoch,
     )
-    use_gpu = settings.device != "cpu" and torch.cuda.is_available()
     table = predict(
         fitted,
         bags.subset(fold.test),
         class_names=bags.class_names,
-        device="cuda" if use_gpu else None,
+        device=compute_device(settings.device),
     )
     if folder is not None:
         folder.write(fold.name, table)

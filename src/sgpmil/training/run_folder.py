@@ -19,7 +19,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,11 +29,10 @@ from sgpmil.bags.files import write_text
 from sgpmil.bags.split_files import write_splits
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError
-from sgpmil.evaluation.prediction_files import (
-    read_instance_scores,
-    read_predictions,
-    write_instance_scores,
-    write_predictions,
+from sgpmil.evaluation.prediction_folder import (
+    is_prediction_folder,
+    read_prediction_folder,
+    write_prediction_folder,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 
@@ -66,38 +65,23 @@ class RunFolder:
 
     def is_done(self, name: str) -> bool:
         """Say whether a fold is trained and predicted."""
-        return (self.fold(name) / "predictions.parquet").exists()
+        return is_prediction_folder(self.fold(name))
 
-    def write(self, name: str, table: PredictionTable) -> None:
-        """Write the predictions of a fold, the table last.
+    def write(self, name: str, predictions: PredictionTable) -> None:
+        """Write the predictions of a fold.
 
         Raises:
             RunFolderError: The folder cannot be written.
         """
         folder = self.fold(name)
         try:
-            for prediction in table.predictions:
-                if prediction.instances is not None:
-                    path = folder / "attention" / f"{prediction.slide_id}.h5"
-                    write_instance_scores(path, prediction.instances)
-            write_predictions(folder / "predictions.parquet", table)
+            write_prediction_folder(folder, predictions.predictions, predictions.class_names)
         except OSError as error:
             raise RunFolderError(f"Could not write to {folder}: {error}.") from error
 
     def read(self, name: str) -> PredictionTable:
         """Read the predictions of a fold, with the scores of the instances where there are any."""
-        return read_predictions_folder(self.fold(name))
-
-
-def read_predictions_folder(folder: Path) -> PredictionTable:
-    """Read ``predictions.parquet`` and the instance scores beside it."""
-    table = read_predictions(folder / "predictions.parquet")
-    predictions = []
-    for prediction in table.predictions:
-        path = folder / "attention" / f"{prediction.slide_id}.h5"
-        scores = read_instance_scores(path) if path.exists() else None
-        predictions.append(replace(prediction, instances=scores))
-    return PredictionTable(tuple(predictions), table.class_names)
+        return read_prediction_folder(self.fold(name))
 
 
 def open_run(

@@ -11,7 +11,8 @@ import lightning
 import torch
 from lightning.pytorch.loggers import Logger
 
-from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.errors import MissingPartError
+from sgpmil.evaluation.device import compute_device
 from sgpmil.training.callbacks import AtomicCheckpointIO
 from sgpmil.training.settings import TrainingSettings
 
@@ -43,7 +44,7 @@ def lightning_trainer(
     """
     with _quiet_lightning(), _deterministic():
         yield lightning.Trainer(
-            accelerator=_accelerator(settings.device),
+            accelerator=compute_device(settings.device).type,
             devices=1,
             max_epochs=settings.epochs,
             precision=_PRECISION[settings.precision],
@@ -57,12 +58,6 @@ def lightning_trainer(
             num_sanity_val_steps=0,
             reload_dataloaders_every_n_epochs=1,
         )
-
-
-def _accelerator(device: str) -> str:
-    if device == "gpu" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        raise SettingsError("Expected a GPU for device 'gpu', but found none. Use 'auto' or 'cpu'.")
-    return device
 
 
 def _logger(name: str, folder: Path | None) -> Logger | bool:
@@ -87,11 +82,12 @@ def _logger(name: str, folder: Path | None) -> Logger | bool:
 @contextmanager
 def _deterministic() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=only_warned)
 
 
 @contextmanager
