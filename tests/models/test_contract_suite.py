@@ -63,7 +63,7 @@ def test_permuting_instances_permutes_scores(name, dtype, tolerance):
     assert (plain.score[order] - permuted.score).abs().max() < tolerance
     assert (plain.evidence[order] - permuted.evidence).abs().max() < tolerance
     assert (plain.logits - permuted.logits).abs().max() < tolerance
-    assert plain.score.std() > 1e-3  # so that the scores' order means something
+    assert plain.score.std() > 1e-4  # so that the scores' order means something
 
 
 @every_model

@@ -15,6 +15,7 @@ from sgpmil.gp.kernels import KERNELS
 from sgpmil.gp.means import MEANS
 from sgpmil.gp.noise import RepeatableNoise, ZeroNoise
 from sgpmil.gp.sampling import SAMPLING_SCHEMES
+from sgpmil.models import build_model
 from sgpmil.models.likelihood import LIKELIHOODS
 from sgpmil.models.pooling import POOLINGS
 from sgpmil.models.sgpmil import SGPMILSettings
@@ -137,13 +138,21 @@ def test_initialise_is_deterministic_and_takes_one_instance():
     features = random_bags((30,))[0].features
     points = []
     for seed in (1, 1, 2):
-        model = small_model("sgpmil")
+        model = small_model("sgpmil", inducing_start="kmeans", lengthscale_start="median")
         model.initialise(features, seed=seed)
         points.append(model.gp.inducing_points.detach().clone())
     assert torch.equal(points[0], points[1])
     assert not torch.equal(points[0], points[2])
     model.initialise(features[:1], seed=0)
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_the_lengthscale_starts_as_set():
+    expected = {"cube": 2.5, "log2": math.log(2)}
+    for start, value in expected.items():
+        model = build_model("sgpmil", in_dim=4, num_classes=2, gp_dim=25, lengthscale_start=start)
+        found = model.gp.kernel.kernels[0].base_kernel.lengthscale.item()
+        assert found == pytest.approx(value, rel=1e-5)
 
 
 def test_models_do_not_share_the_users_kernel():

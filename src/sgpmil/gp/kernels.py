@@ -14,7 +14,7 @@ from torch import Tensor
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float
 
-__all__ = ["KERNELS", "build_kernel", "set_lengthscale_from_data"]
+__all__ = ["KERNELS", "build_kernel", "set_lengthscale", "set_lengthscale_from_data"]
 
 _MAX_INPUTS = 2000
 
@@ -54,17 +54,21 @@ def build_kernel(kernel: str | gpk.Kernel) -> gpk.Kernel:
 
 
 @torch.no_grad()
+def set_lengthscale(kernel: gpk.Kernel, value: float) -> None:
+    """Set every lengthscale of a kernel."""
+    for part in kernel.modules():
+        if isinstance(part, gpk.Kernel) and part.has_lengthscale:
+            part.lengthscale = value
+
+
+@torch.no_grad()
 def set_lengthscale_from_data(kernel: gpk.Kernel, inputs: Float[Tensor, "T G"]) -> None:
     """Set every lengthscale to the median distance between inputs.
 
-    At the published start, log 2 for inputs in (0, 1)^64, two distinct inputs are hardly
-    correlated and the kernel's gradients vanish. A single input leaves them as they are.
+    A single input leaves them as they are.
     """
     step = -(-len(inputs) // _MAX_INPUTS)
     distances = torch.pdist(inputs[::step].double())
     if not len(distances):
         return
-    distance = distances.median().clamp(min=1e-3)
-    for part in kernel.modules():
-        if isinstance(part, gpk.Kernel) and part.has_lengthscale:
-            part.lengthscale = distance.to(inputs.dtype)
+    set_lengthscale(kernel, float(distances.median().clamp(min=1e-3)))

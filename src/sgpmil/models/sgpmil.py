@@ -7,7 +7,7 @@ same mechanism with other settings.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
 from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, uniform_points
-from sgpmil.gp.kernels import build_kernel, set_lengthscale_from_data
+from sgpmil.gp.kernels import build_kernel, set_lengthscale, set_lengthscale_from_data
 from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
@@ -27,6 +27,8 @@ from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_
 from sgpmil.shapes import Float, Int
 
 __all__ = ["SGPMIL", "SGPMILSettings"]
+
+LengthscaleStart = Literal["log2", "cube", "median"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class SGPMILSettings:
         sampling: How the posterior of a bag is drawn.
         likelihood: How samples are scored against the label.
         inducing_start: Where inducing points start.
-        lengthscale_start: ``log2`` as published, or the median distance of training inputs.
+        lengthscale_start: ``log2`` as published; ``cube``, half the diagonal of the unit cube in
+            which the inputs lie; or ``median``, the median distance of training inputs.
         standardise: Whether features are standardised over the training instances.
         jitter: Value added to the diagonals of kernel matrices.
         kl_factor: Weight of the KL divergence.
@@ -66,8 +69,8 @@ class SGPMILSettings:
     pooling: Pooling = "sum"
     sampling: SamplingScheme = "inducing"
     likelihood: Likelihood = "mean_log_prob"
-    inducing_start: InducingStart = "kmeans"
-    lengthscale_start: Literal["log2", "median"] = "median"
+    inducing_start: InducingStart = "uniform"
+    lengthscale_start: LengthscaleStart = "cube"
     standardise: bool = True
     jitter: float = 1e-4
     kl_factor: float = 1.0
@@ -81,7 +84,7 @@ class SGPMILSettings:
         _check_choice("sampling", self.sampling, SAMPLING_SCHEMES)
         _check_choice("likelihood", self.likelihood, LIKELIHOODS)
         _check_choice("inducing_start", self.inducing_start, INDUCING_STARTS)
-        _check_choice("lengthscale_start", self.lengthscale_start, ("log2", "median"))
+        _check_choice("lengthscale_start", self.lengthscale_start, get_args(LengthscaleStart))
         if not self.hidden_dims or min(self.hidden_dims) < 1:
             raise SettingsError(
                 f"Expected hidden_dims to be one or more widths, but got {self.hidden_dims}."
@@ -125,6 +128,8 @@ class SGPMIL(MILModel):
             uniform_points(settings.num_inducing, settings.gp_dim),
             jitter=settings.jitter,
         )
+        if settings.lengthscale_start == "cube":
+            set_lengthscale(self.gp.kernel, settings.gp_dim**0.5 / 2)
         self.classifier = nn.Linear(hidden_dim, num_classes)
 
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
@@ -192,7 +197,7 @@ class SGPMIL(MILModel):
         settings = self.settings
         if settings.standardise:
             self.standardise.fit(features)
-        if settings.inducing_start == "uniform" and settings.lengthscale_start == "log2":
+        if settings.inducing_start == "uniform" and settings.lengthscale_start != "median":
             return
         inputs = self.gp_inputs(self.embed(features))
         if settings.inducing_start == "kmeans":
