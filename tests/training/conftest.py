@@ -1,5 +1,5 @@
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,6 @@ TINY: dict[str, dict[str, Any]] = {
     "sgpmil": {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 4},
     "abmil": {"hidden_dim": 8, "attention_dim": 4},
 }
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def toy_bags(

@@ -20,8 +20,12 @@ def demo(
     overwrite: Overwrite = False,
 ) -> None:
     """Train, predict and measure on bags of real handwritten digits (no download)."""
+    import torch
+
     from sgpmil.experiments.demo import run_demo
 
+    # Bags of nine digits are too little work to share: a second thread only gets in the way.
+    torch.set_num_threads(1)
     console.print(
         "Bags of nine handwritten digits (scikit-learn's, 8×8 pixels), not slides: a bag is "
         "positive when it holds a 9. The model is told the bags' labels alone.",
