@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from variants import Variant
 
-from sgpmil.bags import BagBatch, BagDataset
+from sgpmil.bags import Bag, BagBatch, BagDataset
 from sgpmil.evaluation import evaluate, predict
 from sgpmil.models import build_model
 from sgpmil.training.fit import fit
@@ -99,7 +99,8 @@ def _first_step(variant: Variant, train: BagDataset, seed: int) -> dict[str, flo
     """Look at the untrained model: the size of its attention and logits."""
     torch.manual_seed(seed)
     model = build_model("sgpmil", in_dim=train.feature_dim, num_classes=2, **variant.settings)
-    model.initialise(torch.cat([bag.features[:100] for bag in train]), seed=seed)
+    some = [Bag(bag.features[:100], bag.slide_id, label=bag.label) for bag in train]
+    model.initialise(BagBatch.pack(some), seed=seed)
     with torch.no_grad():
         output = model.eval()(BagBatch.pack([train[i] for i in range(4)]))
     return {

@@ -36,7 +36,7 @@ def small_model(name, *, num_classes=2, seed=0, dtype=torch.float32, **settings)
     model = build_model(
         name, in_dim=IN_DIM, num_classes=num_classes, **{**SMALL.get(name, {}), **settings}
     )
-    model.initialise(BagBatch.pack(random_bags((60,), seed=9)).features, seed=seed)
+    model.initialise(BagBatch.pack(random_bags((60,), seed=9)), seed=seed)
     with torch.no_grad():  # away from the symmetric start of q(v)
         if hasattr(model, "gp"):
             model.gp.variational.variational_mean.normal_()

@@ -203,10 +203,11 @@ def test_evidence_adds_up_to_the_logit(name, dtype, tolerance):
 @every_model
 def test_standardisation_is_fitted_and_part_of_the_model(name):
     torch.manual_seed(0)
-    features = BagBatch.pack(random_bags((200,))).features.clone()
+    batch = BagBatch.pack(random_bags((200,)))
+    features = batch.features
     features[:, 3] = 2.5
     model = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2)
-    model.initialise(features, seed=0)
+    model.initialise(batch, seed=0)
     result = model.standardise(features)
     assert torch.allclose(result.mean(0), torch.zeros(IN_DIM), atol=1e-2)
     spread = torch.ones(IN_DIM)
@@ -215,7 +216,7 @@ def test_standardisation_is_fitted_and_part_of_the_model(name):
     far = model.standardise(torch.full((1, IN_DIM), 1e6))
     assert torch.equal(far, torch.full((1, IN_DIM), MAX_DEVIATIONS))
     scaled = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2, standardise=False)
-    scaled.initialise(features, seed=0)
+    scaled.initialise(batch, seed=0)
     assert torch.equal(scaled.standardise(features), features)
 
 
@@ -227,7 +228,7 @@ def test_the_scale_of_the_features_does_not_matter_after_initialise(name):
         torch.manual_seed(0)
         model = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2).eval()
         batch = BagBatch.pack([Bag(factor * bag.features, bag.slide_id) for bag in bags])
-        model.initialise(batch.features, seed=0)
+        model.initialise(batch, seed=0)
         outputs.append(without_noise(model, batch).logits)
     assert torch.allclose(*outputs, atol=1e-3)
 

@@ -135,15 +135,15 @@ def test_published_start_is_left_alone():
 
 
 def test_initialise_is_deterministic_and_takes_one_instance():
-    features = random_bags((30,))[0].features
+    sample = BagBatch.pack(random_bags((30,)))
     points = []
     for seed in (1, 1, 2):
         model = small_model("sgpmil", inducing_start="kmeans", lengthscale_start="median")
-        model.initialise(features, seed=seed)
+        model.initialise(sample, seed=seed)
         points.append(model.gp.inducing_points.detach().clone())
     assert torch.equal(points[0], points[1])
     assert not torch.equal(points[0], points[2])
-    model.initialise(features[:1], seed=0)
+    model.initialise(BagBatch.pack(random_bags((1,))), seed=0)
     assert all(p.isfinite().all() for p in model.parameters())
 
 

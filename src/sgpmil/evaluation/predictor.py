@@ -88,10 +88,7 @@ def _predict_group(model: MILModel, group: list[Bag], with_instances: bool) -> l
     output = model(batch)
     bounds = batch.offsets.tolist()
     probs = output.probs.double().cpu().numpy()
-    scores = [
-        _scores(output, start, end, bag) if with_instances else None
-        for (start, end), bag in zip(itertools.pairwise(bounds), group, strict=True)
-    ]
+    scores = _scores(output, group, bounds) if with_instances else [None] * len(group)
     return [
         Prediction.from_samples(bag.slide_id, bag.case_id, bag.label, probs[b], scores[b])
         for b, bag in enumerate(group)
@@ -111,28 +108,22 @@ def _groups(bags: Iterable[Bag]) -> Iterator[list[Bag]]:
         yield group
 
 
-def _scores(output: ModelOutput, start: int, end: int, bag: Bag) -> InstanceScores:
-    attention = output.attention[:, start:end]
-    evidence_mean = evidence_std = None
-    if output.instance_logits is not None:
-        # The classifier is fixed, so the evidence varies over samples as its weight does.
-        weights = output.weights[:, start:end]
-        logits = output.instance_logits[start:end]
-        evidence_mean = _array(weights.mean(0)[:, None] * logits)
-        evidence_std = _array(_std(weights)[:, None] * logits.abs())
-    return InstanceScores(
-        attention_mean=_array(attention.mean(0)),
-        attention_std=_array(_std(attention)),
-        evidence_mean=evidence_mean,
-        evidence_std=evidence_std,
-        coords=None if bag.coords is None else bag.coords.numpy(),
-        patch_size=bag.patch_size,
-        instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
-    )
-
-
-def _std(samples: torch.Tensor) -> torch.Tensor:
-    return samples.std(0, correction=1) if len(samples) > 1 else torch.zeros_like(samples[0])
+def _scores(output: ModelOutput, group: list[Bag], bounds: list[int]) -> list[InstanceScores]:
+    attention, attention_std = _array(output.score), _array(output.score_std)
+    evidence = None if output.evidence is None else _array(output.evidence)
+    evidence_std = None if output.evidence_std is None else _array(output.evidence_std)
+    return [
+        InstanceScores(
+            attention_mean=attention[start:end],
+            attention_std=attention_std[start:end],
+            evidence_mean=None if evidence is None else evidence[start:end],
+            evidence_std=None if evidence_std is None else evidence_std[start:end],
+            coords=None if bag.coords is None else bag.coords.numpy(),
+            patch_size=bag.patch_size,
+            instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+        )
+        for bag, (start, end) in zip(group, itertools.pairwise(bounds), strict=True)
+    ]
 
 
 def _array(values: torch.Tensor) -> np.ndarray:

@@ -6,20 +6,18 @@ without the gate), $a = \mathrm{softmax}(e)$ over the bag, $z = \sum_i a_i h_i$.
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.errors import SettingsError
-from sgpmil.models.contract import MILModel, ModelOutput
-from sgpmil.models.embedding import Standardise, relu_layers
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
-from sgpmil.shapes import Float
 
 __all__ = ["ABMIL", "ABMILSettings"]
 
 
 @dataclass(frozen=True)
-class ABMILSettings:
+class ABMILSettings(ModelSettings):
     """How ABMIL is built.
 
     Args:
@@ -27,21 +25,17 @@ class ABMILSettings:
         attention_dim: Width of the attention's hidden layer.
         gated: Whether the attention has a sigmoid gate.
         dropout: Dropout of the bag embedding.
-        standardise: Whether features are standardised over the training instances.
     """
 
     hidden_dim: int = 512
     attention_dim: int = 128
     gated: bool = True
     dropout: float = 0.15
-    standardise: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("hidden_dim", "attention_dim"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise SettingsError(f"Expected dropout from 0 to below 1, but got {self.dropout}.")
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim", "attention_dim")
+        self.check_dropout("dropout")
 
 
 class ABMIL(MILModel):
@@ -57,8 +51,7 @@ class ABMIL(MILModel):
 
     def __init__(self, in_dim: int, num_classes: int, settings: ABMILSettings) -> None:
         super().__init__(in_dim, num_classes, settings)
-        self.standardise = Standardise(in_dim)
-        self.mlp = relu_layers((in_dim, settings.hidden_dim))
+        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
         self.gate = (
             nn.Linear(settings.hidden_dim, settings.attention_dim) if settings.gated else None
@@ -69,7 +62,7 @@ class ABMIL(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        embeddings = self.mlp(self.standardise(batch.features))
+        embeddings = self.mlp(self.prepare(batch.features))
         hidden = self.value(embeddings).tanh()
         if self.gate is not None:
             hidden = hidden * self.gate(embeddings).sigmoid()
@@ -81,9 +74,3 @@ class ABMIL(MILModel):
             weights=attention,
             instance_logits=embeddings @ self.classifier.weight.T,
         )
-
-    def initialise(self, features: Float[Tensor, "T D"], *, seed: int) -> None:
-        """Fit the standardisation."""
-        del seed
-        if self.settings.standardise:
-            self.standardise.fit(features)

@@ -1,7 +1,7 @@
 """What every model takes and gives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,9 +10,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.models.embedding import Standardise
+from sgpmil.models.encoder import ENCODERS, build_encoder
 from sgpmil.shapes import Float, Int
 
-__all__ = ["Loss", "MILModel", "ModelOutput"]
+__all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What every model's settings have.
+
+    Args:
+        standardise: Whether features are standardised over the training instances.
+        encoder: A network of `sgpmil.models.encoder.ENCODERS` that is trained in front of the
+            model, for instances that are not embeddings yet.
+    """
+
+    standardise: bool = True
+    encoder: str = "none"
+
+    def __post_init__(self) -> None:
+        self.check_choice("encoder", tuple(ENCODERS))
+
+    def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        """Refuse a value that is not among the choices."""
+        value = getattr(self, name)
+        if value not in choices:
+            raise SettingsError(
+                f"Expected {name} to be one of {', '.join(choices)}, but got '{value}'."
+            )
+
+    def check_at_least(self, lowest: int, *names: str) -> None:
+        """Refuse values below the lowest, and those that are not numbers."""
+        for name in names:
+            if not getattr(self, name) >= lowest:
+                raise SettingsError(f"Expected {name} >= {lowest}, but got {getattr(self, name)}.")
+
+    def check_dropout(self, *names: str) -> None:
+        """Refuse values that are not from 0 to below 1."""
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingsError(
+                    f"Expected {name} from 0 to below 1, but got {getattr(self, name)}."
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +68,31 @@ class ModelOutput:
             the attention after the pooling's normalisation.
         instance_logits: $w_c^\top h_i$ where the classifier is linear in the pooled embedding, so
             that $\sum_i \tilde a_{si}\, w_c^\top h_i$ is the bag's logit less its bias.
+        evidence_samples: Share of each instance in each logit, a sample, where it is not the
+            product of those two (a pooling a class, an uncertain classifier).
+        attention_score: Score of each instance where it is not the attention's mean.
         penalties: Terms that the loss adds, by name.
+        extras: Whatever else the model's own loss needs.
     """
 
     logits: Float[Tensor, "B S C"]
     attention: Float[Tensor, "S T"]
-    weights: Float[Tensor, "S T"]
+    weights: Float[Tensor, "S T"] | None = None
     instance_logits: Float[Tensor, "T C"] | None = None
+    evidence_samples: Float[Tensor, "S T C"] | None = None
+    attention_score: Float[Tensor, " T"] | None = None
     penalties: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def score(self) -> Float[Tensor, " T"]:
-        """The attention of each instance, averaged over samples."""
-        return self.attention.mean(0)
+        """The attention of each instance, averaged over samples unless the model says otherwise."""
+        return self.attention.mean(0) if self.attention_score is None else self.attention_score
+
+    @property
+    def score_std(self) -> Float[Tensor, " T"]:
+        """Standard deviation of the attention over samples."""
+        return _std(self.attention)
 
     @property
     def probs(self) -> Float[Tensor, "B S C"]:
@@ -48,9 +102,21 @@ class ModelOutput:
     @property
     def evidence(self) -> Float[Tensor, "T C"] | None:
         r"""$\mathrm E_s[\tilde a_{si}]\, w_c^\top h_i$: an instance's share in each logit."""
-        if self.instance_logits is None:
+        if self.evidence_samples is not None:
+            return self.evidence_samples.mean(0)
+        if self.instance_logits is None or self.weights is None:
             return None
         return self.weights.mean(0).unsqueeze(1) * self.instance_logits
+
+    @property
+    def evidence_std(self) -> Float[Tensor, "T C"] | None:
+        """Standard deviation of the evidence over samples."""
+        if self.evidence_samples is not None:
+            return _std(self.evidence_samples)
+        if self.instance_logits is None or self.weights is None:
+            return None
+        # The classifier is fixed, so the evidence varies over samples as its weight does.
+        return _std(self.weights).unsqueeze(1) * self.instance_logits.abs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +152,20 @@ class MILModel(nn.Module, ABC):
     name: str = ""
     """The name under which the registry built the model."""
 
+    epoch: int = 0
+    """Number of the epoch in training, which tells it; losses may depend on it."""
+
     def __init__(self, in_dim: int, num_classes: int, settings: Any) -> None:
         super().__init__()
         self.in_dim = in_dim
         self.num_classes = num_classes
         self.settings = settings
+        self.standardise = Standardise(in_dim)
+        self.encoder, self.feature_dim = build_encoder(settings.encoder, in_dim)
+
+    def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
+        """Standardise features, and encode them where the model has an encoder."""
+        return self.encoder(self.standardise(features))
 
     @abstractmethod
     def forward(self, batch: BagBatch) -> ModelOutput:
@@ -109,14 +184,28 @@ class MILModel(nn.Module, ABC):
             cross_entropy=F.cross_entropy(output.logits.mean(1), labels), **output.penalties
         )
 
-    def initialise(self, features: Float[Tensor, "T D"], *, seed: int) -> None:
+    def initialise(self, sample: BagBatch, *, seed: int) -> None:
         """Adapt what depends on the data before training starts.
 
         Args:
-            features: A sample of the training instances.
+            sample: Every training bag, of large ones a part of the instances.
             seed: Seed of whatever is drawn.
+        """
+        del seed
+        if self.settings.standardise:
+            self.standardise.fit(sample.features)
+
+    def conclude(self, batches: Iterable[BagBatch]) -> None:
+        """Take from the training bags what prediction needs, when training is over.
+
+        Args:
+            batches: Every training bag once, packed.
         """
 
     def num_parameters(self) -> int:
         """Count the trainable parameters."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+
+def _std(samples: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
+    return samples.std(0, correction=1) if len(samples) > 1 else torch.zeros_like(samples[0])

@@ -20,8 +20,8 @@ from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
 from sgpmil.gp.sparse import Posterior, SparseGP
-from sgpmil.models.contract import Loss, MILModel, ModelOutput
-from sgpmil.models.embedding import Standardise, relu_layers
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.embedding import relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
 from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
 from sgpmil.shapes import Float, Int
@@ -32,7 +32,7 @@ LengthscaleStart = Literal["log2", "cube", "median"]
 
 
 @dataclass(frozen=True)
-class SGPMILSettings:
+class SGPMILSettings(ModelSettings):
     """How SGPMIL is built. The defaults are the package's own; see `presets`.
 
     Args:
@@ -51,7 +51,6 @@ class SGPMILSettings:
         inducing_start: Where inducing points start.
         lengthscale_start: ``log2`` as published; ``cube``, half the diagonal of the unit cube in
             which the inputs lie; or ``median``, the median distance of training inputs.
-        standardise: Whether features are standardised over the training instances.
         jitter: Value added to the diagonals of kernel matrices.
         kl_factor: Weight of the KL divergence.
         noise_seed: Seed of the samples that prediction draws.
@@ -71,30 +70,26 @@ class SGPMILSettings:
     likelihood: Likelihood = "mean_log_prob"
     inducing_start: InducingStart = "uniform"
     lengthscale_start: LengthscaleStart = "cube"
-    standardise: bool = True
     jitter: float = 1e-4
     kl_factor: float = 1.0
     noise_seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "hidden_dims", tuple(self.hidden_dims))
-        _check_choice("mean", self.mean, MEANS)
-        _check_choice("activation", self.activation, ("sigmoid", "softmax"))
-        _check_choice("pooling", self.pooling, POOLINGS)
-        _check_choice("sampling", self.sampling, SAMPLING_SCHEMES)
-        _check_choice("likelihood", self.likelihood, LIKELIHOODS)
-        _check_choice("inducing_start", self.inducing_start, INDUCING_STARTS)
-        _check_choice("lengthscale_start", self.lengthscale_start, get_args(LengthscaleStart))
+        self.check_choice("mean", MEANS)
+        self.check_choice("activation", ("sigmoid", "softmax"))
+        self.check_choice("pooling", POOLINGS)
+        self.check_choice("sampling", SAMPLING_SCHEMES)
+        self.check_choice("likelihood", LIKELIHOODS)
+        self.check_choice("inducing_start", INDUCING_STARTS)
+        self.check_choice("lengthscale_start", get_args(LengthscaleStart))
         if not self.hidden_dims or min(self.hidden_dims) < 1:
             raise SettingsError(
                 f"Expected hidden_dims to be one or more widths, but got {self.hidden_dims}."
             )
-        for name in ("gp_dim", "num_inducing", "num_samples"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
-        for name in ("mean_scale", "kl_factor", "noise_seed"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"Expected {name} >= 0, but got {getattr(self, name)}.")
+        self.check_at_least(1, "gp_dim", "num_inducing", "num_samples")
+        self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed")
         if not self.jitter > 0:
             raise SettingsError(f"Expected jitter > 0, but got {self.jitter}.")
 
@@ -114,8 +109,7 @@ class SGPMIL(MILModel):
     def __init__(self, in_dim: int, num_classes: int, settings: SGPMILSettings) -> None:
         super().__init__(in_dim, num_classes, settings)
         hidden_dim = settings.hidden_dims[-1]
-        self.standardise = Standardise(in_dim)
-        self.mlp = relu_layers((in_dim, *settings.hidden_dims))
+        self.mlp = relu_layers((self.feature_dim, *settings.hidden_dims))
         self.projection = nn.Linear(hidden_dim, settings.gp_dim)
         self.gp = SparseGP(
             build_kernel(settings.kernel),
@@ -134,7 +128,7 @@ class SGPMIL(MILModel):
 
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Embed instances: $h_i$."""
-        return self.mlp(self.standardise(features))
+        return self.mlp(self.prepare(features))
 
     def gp_inputs(self, embeddings: Float[Tensor, "T H"]) -> Float[Tensor, "T G"]:
         r"""Project embeddings to the inputs of the process: $g_i = \sigma(W h_i + b)$."""
@@ -192,14 +186,13 @@ class SGPMIL(MILModel):
         return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
 
     @torch.no_grad()
-    def initialise(self, features: Float[Tensor, "T D"], *, seed: int) -> None:
+    def initialise(self, sample: BagBatch, *, seed: int) -> None:
         """Fit the standardisation, and start kernel and inducing points where the data are."""
+        super().initialise(sample, seed=seed)
         settings = self.settings
-        if settings.standardise:
-            self.standardise.fit(features)
         if settings.inducing_start == "uniform" and settings.lengthscale_start != "median":
             return
-        inputs = self.gp_inputs(self.embed(features))
+        inputs = self.gp_inputs(self.embed(sample.features))
         if settings.inducing_start == "kmeans":
             points = kmeans_points(inputs, settings.num_inducing, seed=seed)
             self.gp.inducing_points.copy_(points)
@@ -209,10 +202,3 @@ class SGPMIL(MILModel):
     def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
         """Return the posterior of the attention logits in its parts."""
         return self.gp.posterior(self.gp_inputs(self.embed(features)))
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SettingsError(
-            f"Expected {name} to be one of {', '.join(choices)}, but got '{value}'."
-        )

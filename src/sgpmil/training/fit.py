@@ -8,6 +8,7 @@ import lightning
 import numpy as np
 import torch
 
+from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import (
     CheckpointError,
@@ -18,7 +19,6 @@ from sgpmil.errors import (
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
-from sgpmil.shapes import Float
 from sgpmil.training.callbacks import (
     LAST,
     KeepBestWeights,
@@ -78,7 +78,7 @@ def fit(
         num_classes=train.num_classes,
         **dict(model_settings or {}),
     )
-    network.initialise(_some_instances(train, settings.seed), seed=settings.seed)
+    network.initialise(_sample(train, settings.seed), seed=settings.seed)
     if settings.precision == "64":
         network.double()
     place = None if folder is None else Path(folder)
@@ -186,13 +186,22 @@ def _require_validation(val: BagDataset | None, monitor: str, num_classes: int) 
         )
 
 
-def _some_instances(train: BagDataset, seed: int) -> Float[torch.Tensor, "T D"]:
-    """Draw training instances, all where they are few."""
+def _sample(train: BagDataset, seed: int) -> BagBatch:
+    """Take every training bag, of large ones a part of the instances."""
     generator = np.random.default_rng([seed, 0])
     share = min(1.0, MAX_INITIAL_INSTANCES / sum(train.num_instances))
-    rows = []
+    parts = []
     for bag in train:
         count = max(1, round(share * bag.num_instances))
         chosen = generator.permutation(bag.num_instances)[:count]
-        rows.append(bag.features[torch.from_numpy(np.sort(chosen))])
-    return torch.cat(rows)
+        rows = torch.from_numpy(np.sort(chosen))
+        parts.append(
+            Bag(
+                features=bag.features[rows],
+                slide_id=bag.slide_id,
+                label=bag.label,
+                coords=None if bag.coords is None else bag.coords[rows],
+                patch_size=bag.patch_size,
+            )
+        )
+    return BagBatch.pack(parts)

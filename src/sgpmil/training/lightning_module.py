@@ -68,6 +68,7 @@ class LightningModel(lightning.LightningModule):
         rate = learning_rate(self.settings, self.current_epoch)
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
+        self.model.epoch = self.current_epoch
         self.train_loss.clear()
         self.epoch_metrics = {"epoch": self.current_epoch, "learning_rate": rate}
 
