@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 
 
 class Constant(MILModel):
@@ -57,16 +57,16 @@ def test_loss_is_the_sum_of_its_terms():
 
 def test_default_loss_is_cross_entropy_and_the_penalties(output):
     labels = torch.tensor([3, 1])
-    loss = Constant(2, 4, None).loss(output, labels, num_bags=10)
+    loss = Constant(2, 4, ModelSettings()).loss(output, labels, num_bags=10)
     expected = F.cross_entropy(output.logits.mean(1), labels)
     assert torch.allclose(loss.terms["cross_entropy"], expected)
     assert torch.allclose(loss.total, expected + 0.5)
 
 
 def test_only_trainable_parameters_are_counted():
-    assert Constant(2, 4, None).num_parameters() == 4
+    assert Constant(2, 4, ModelSettings()).num_parameters() == 4
 
 
 def test_forward_must_be_written():
     with pytest.raises(TypeError, match="abstract"):
-        MILModel(1, 2, None)
+        MILModel(1, 2, ModelSettings())

@@ -1,0 +1,189 @@
+r"""DGR-MIL: learnt lesion vectors that attend to the instances (Zhu et al., 2024).
+
+A projection $P$ (two ReLU layers) is shared by instances and $K$ learnt global vectors $G_0$:
+$H = \mathrm{LN}(\mathrm{trans}(P(X)))$, $G = P(G_0)$ and $T = \mathrm{LN}(\mathrm{trans}([c; G]))$
+with a class token $c$, where $\mathrm{trans}(t) = t + \mathrm{attention}(\mathrm{LN}(t))$ is
+Nyström attention. $T$ attends to $H$ by multi-head cross-attention; its first row, through a
+linear layer and a LayerNorm, is classified. The instance score is that row of the attention.
+
+Two centres follow the mean projected instance of normal and of other bags. After a warm-up the
+loss adds, with $\hat G$ the rows of $G$ scaled to length 1 and $d = 1 - \cos$,
+
+$$ -\log\det(\hat G \hat G^\top + \epsilon I) \quad\text{and}\quad
+   \tfrac1K \sum_k \max(0,\; d(G_k, c_+) - d(G_k, c_-) + 1). $$
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.nystrom import NystromSettings, PreNormAttention
+from sgpmil.shapes import Float, Int
+
+__all__ = ["DGRMIL", "DGRMILSettings", "diversity_penalty", "triplet_penalty"]
+
+_JITTER = 1e-6
+"""Added to the Gram matrix: vectors that a ReLU made equal, or zero, leave it singular."""
+
+
+@dataclass(frozen=True)
+class DGRMILSettings(NystromSettings):
+    """How DGR-MIL is built.
+
+    Args:
+        dropout: Dropout of every attention.
+        num_lesions: Number of global vectors $K$.
+        instance_dropout: Share of the instances that each layer of the projection drops.
+        warmup_epochs: Epochs before diversity and triplet terms count.
+        diversity_weight: Weight of the diversity term.
+        triplet_weight: Weight of the triplet term.
+        centre_update: Share of a step's bags in a new centre.
+        normal_class: Class whose bags hold no lesion.
+    """
+
+    dropout: float = 0.4
+    num_lesions: int = 5
+    instance_dropout: float = 0.1
+    warmup_epochs: int = 10
+    diversity_weight: float = 0.1
+    triplet_weight: float = 0.1
+    centre_update: float = 0.6
+    normal_class: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "num_lesions")
+        self.check_at_least(0, "warmup_epochs", "normal_class")
+        self.check_at_least(0, "diversity_weight", "triplet_weight", "centre_update")
+        self.check_dropout("instance_dropout")
+        if self.centre_update > 1:
+            raise SettingsError(
+                f"Expected centre_update from 0 to 1, but got {self.centre_update}."
+            )
+
+
+class DGRMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+
+    Raises:
+        SettingsError: The normal class is none of the classes.
+    """
+
+    settings: DGRMILSettings
+    centres: Tensor
+
+    def __init__(self, in_dim: int, num_classes: int, settings: DGRMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        if settings.normal_class >= num_classes:
+            raise SettingsError(
+                f"Expected normal_class below the number of classes, but got "
+                f"{settings.normal_class} of {num_classes}."
+            )
+        dim = settings.hidden_dim
+        self.lower = nn.Linear(self.feature_dim, dim)
+        self.upper = nn.Linear(dim, dim)
+        self.instance_dropout = nn.Dropout1d(settings.instance_dropout)
+        self.lesions = nn.Parameter(torch.randn(settings.num_lesions, self.feature_dim))
+        self.class_token = nn.Parameter(torch.randn(1, dim))
+        self.instance_attention = PreNormAttention(settings)
+        self.instance_norm = nn.LayerNorm(dim)
+        self.token_attention = PreNormAttention(settings)
+        self.token_norm = nn.LayerNorm(dim)
+        self.cross_attention = nn.MultiheadAttention(
+            dim, settings.num_heads, dropout=settings.dropout
+        )
+        self.readout = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
+        self.classifier = nn.Linear(dim, num_classes)
+        self.register_buffer("centres", torch.randn(2, dim))  # of normal and of other bags
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        features = self.prepare(batch.features)
+        instances = self.instance_dropout(self.lower(features).relu())
+        instances = self.instance_dropout(self.upper(instances).relu())
+        lesions = self.upper(self.lower(self.lesions.to(features.dtype)).relu()).relu()
+        tokens, _ = self.token_attention(torch.cat([self.class_token.to(lesions.dtype), lesions]))
+        tokens = self.token_norm(tokens)
+        bag_embeddings, attention, means = [], [], []
+        for start, end in itertools.pairwise(batch.offsets.tolist()):
+            projected = instances[start:end]
+            attended, _ = self.instance_attention(projected)
+            attended = self.instance_norm(attended)
+            found, weights = self.cross_attention(tokens, attended, attended)
+            bag_embeddings.append(found[0])
+            attention.append(weights[0])
+            means.append(projected.mean(0))
+        embeddings = self.readout(torch.stack(bag_embeddings))
+        return ModelOutput(
+            logits=self.classifier(embeddings).unsqueeze(1),
+            attention=torch.cat(attention).unsqueeze(0),
+            extras={"lesions": lesions, "bag_means": torch.stack(means)},
+        )
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Cross-entropy and, after the warm-up, diversity and triplet terms.
+
+        In training, the centres move towards the step's bags afterwards.
+        """
+        del num_bags
+        settings = self.settings
+        terms = {"cross_entropy": F.cross_entropy(output.logits.mean(1), labels)}
+        if self.epoch >= settings.warmup_epochs:
+            lesions = output.extras["lesions"]
+            terms["diversity"] = settings.diversity_weight * diversity_penalty(lesions)
+            terms["triplet"] = settings.triplet_weight * triplet_penalty(lesions, self.centres)
+        if self.training:
+            self._move_centres(output.extras["bag_means"], labels)
+        return Loss.of(**terms)
+
+    @torch.no_grad()
+    def _move_centres(self, bag_means: Float[Tensor, "B H"], labels: Int[Tensor, " B"]) -> None:
+        is_normal = labels == self.settings.normal_class
+        share = self.settings.centre_update
+        # Not by indexing: that would wait for the device.
+        sides = torch.stack([is_normal, ~is_normal]).to(self.centres.dtype)
+        counts = sides.sum(1, keepdim=True)
+        means = sides @ bag_means.to(self.centres.dtype) / counts.clamp(min=1)
+        # A new tensor: the triplet term's gradient still needs the former centres.
+        self.centres = torch.where(
+            counts > 0, (1 - share) * self.centres + share * means, self.centres
+        )
+
+
+def diversity_penalty(lesions: Float[Tensor, "K H"]) -> Float[Tensor, ""]:
+    r"""Return $-\log\det(\hat G \hat G^\top + \epsilon I)$: small where the vectors differ.
+
+    Example:
+        >>> round(diversity_penalty(torch.eye(2)).item(), 4)
+        -0.0
+        >>> diversity_penalty(torch.zeros(2, 3)).isfinite().item()
+        True
+    """
+    with torch.autocast(lesions.device.type, enabled=False):
+        unit = F.normalize(lesions.double(), dim=1, eps=_JITTER)
+        eye = torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
+        return -torch.logdet(unit @ unit.T + _JITTER * eye).to(lesions.dtype)
+
+
+def triplet_penalty(
+    lesions: Float[Tensor, "K H"], centres: Float[Tensor, "2 H"]
+) -> Float[Tensor, ""]:
+    """Pull lesion vectors towards the centre of the bags that hold lesions, from the other.
+
+    Args:
+        lesions: The vectors.
+        centres: Centre of normal bags, and of the others.
+    """
+    normal, positive = (1 - F.cosine_similarity(lesions, centre[None]) for centre in centres)
+    return (positive - normal + 1).relu().mean()

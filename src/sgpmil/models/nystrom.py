@@ -1,0 +1,240 @@
+r"""Nyström self-attention, and the attention matrix it stands for, never formed.
+
+With queries, keys and values of a head and the means $\bar Q, \bar K$ of $m$ consecutive segments
+as landmarks,
+
+$$ F = \mathrm{softmax}(Q \bar K^\top), \quad A = \mathrm{softmax}(\bar Q \bar K^\top), \quad
+   G = \mathrm{softmax}(\bar Q K^\top), \quad \mathrm{out} = F A^{+} (G V) + \mathrm{conv}(V), $$
+
+where $A^{+}$ is an iterated pseudo-inverse and the convolution runs along the sequence, one filter
+a head. The sequence is padded with zeros in front to a multiple of $m$. A product with the
+attention matrix $F A^{+} G$ costs O(n·m).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.errors import SettingsError
+from sgpmil.models.contract import ModelSettings
+from sgpmil.shapes import Float
+
+__all__ = [
+    "AttentionMatrix",
+    "ExactMatrix",
+    "NystromAttention",
+    "NystromMatrix",
+    "NystromSettings",
+    "PreNormAttention",
+    "iterated_pinv",
+]
+
+_CONV = 33
+"""Length of the filters along the sequence."""
+
+_ROWS = 1024
+"""Rows of an exact attention matrix that are formed at once."""
+
+
+@dataclass(frozen=True)
+class NystromSettings(ModelSettings):
+    """What the settings of models with Nyström attention have in common.
+
+    Args:
+        hidden_dim: Width of a token.
+        num_heads: Number of attention heads.
+        num_landmarks: Number of landmarks of the approximation.
+        pinv_iterations: Iterations of its pseudo-inverse.
+        dropout: Dropout of each attention's output.
+    """
+
+    hidden_dim: int = 512
+    num_heads: int = 8
+    num_landmarks: int = 256
+    pinv_iterations: int = 6
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim", "num_heads", "num_landmarks", "pinv_iterations")
+        self.check_dropout("dropout")
+        if self.hidden_dim % self.num_heads:
+            raise SettingsError(
+                f"Expected hidden_dim to be a multiple of num_heads, but got {self.hidden_dim} "
+                f"and {self.num_heads}."
+            )
+
+
+@runtime_checkable
+class AttentionMatrix(Protocol):
+    """The mean over heads of a layer's attention matrices $A$ (n×n)."""
+
+    def row(self, index: int) -> Float[Tensor, " n"]:
+        """Return a row."""
+        ...
+
+    def row_sums(self) -> Float[Tensor, " n"]:
+        """Return the sum of each row."""
+        ...
+
+    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        r"""Return $v^\top A$."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NystromMatrix:
+    """An attention matrix in the factors that the layer multiplies by.
+
+    Args:
+        left: $F$, of every head.
+        inverse: $A^{+}$.
+        right: $G$.
+    """
+
+    left: Float[Tensor, "h n m"]
+    inverse: Float[Tensor, "h m m"]
+    right: Float[Tensor, "h m n"]
+
+    def row(self, index: int) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        return (self.left[:, index, None] @ self.inverse @ self.right).mean(0).squeeze(0)
+
+    def row_sums(self) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        columns = self.right.sum(2, keepdim=True)
+        return (self.left @ (self.inverse @ columns)).mean(0).squeeze(1)
+
+    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        return ((vector @ self.left).unsqueeze(1) @ self.inverse @ self.right).mean(0).squeeze(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMatrix:
+    """The attention matrix that the factors approximate, a block of rows at a time: O(n²) work.
+
+    Args:
+        queries: Scaled queries of every head.
+        keys: Keys.
+    """
+
+    queries: Float[Tensor, "h n d"]
+    keys: Float[Tensor, "h n d"]
+
+    def row(self, index: int) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        return self._rows(slice(index, index + 1)).mean(0).squeeze(0)
+
+    def row_sums(self) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        return self.queries.new_ones(self.queries.shape[1])
+
+    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """See `AttentionMatrix`."""
+        total = torch.zeros_like(vector)
+        for start in range(0, len(vector), _ROWS):
+            block = slice(start, start + _ROWS)
+            total += vector[block] @ self._rows(block).mean(0)
+        return total
+
+    def _rows(self, block: slice) -> Float[Tensor, "h r n"]:
+        return (self.queries[:, block] @ self.keys.mT).softmax(-1)
+
+
+class NystromAttention(nn.Module):
+    """The layer.
+
+    Args:
+        settings: How it is built.
+    """
+
+    def __init__(self, settings: NystromSettings) -> None:
+        super().__init__()
+        dim, heads = settings.hidden_dim, settings.num_heads
+        self.num_heads = heads
+        self.num_landmarks = settings.num_landmarks
+        self.pinv_iterations = settings.pinv_iterations
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.conv = nn.Conv1d(heads, heads, _CONV, padding=_CONV // 2, groups=heads, bias=False)
+        self.out = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], NystromMatrix]:
+        """Attend; return the tokens and the attention matrix without gradient."""
+        n = len(tokens)
+        m = self.num_landmarks
+        padding = -n % m
+        queries, keys, values = self._heads(nn.functional.pad(tokens, (0, 0, padding, 0)))
+        query_marks = queries.unflatten(1, (m, -1)).mean(2)
+        key_marks = keys.unflatten(1, (m, -1)).mean(2)
+        left = (queries @ key_marks.mT).softmax(-1)
+        right = (query_marks @ keys.mT).softmax(-1)
+        inverse = iterated_pinv((query_marks @ key_marks.mT).softmax(-1), self.pinv_iterations)
+        inverse = inverse.to(left.dtype)
+        attended = left @ (inverse @ (right @ values)) + self._convolved(values)
+        result = self.dropout(self.out(attended.transpose(0, 1).flatten(1)))[padding:]
+        # Without the padding's rows and columns.
+        left, right = left[:, padding:], right[..., padding:]
+        return result, NystromMatrix(left.detach(), inverse.detach(), right.detach())
+
+    @torch.no_grad()
+    def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
+        """Return the attention matrix of the same queries and keys, without landmarks."""
+        queries, keys, _ = self._heads(tokens)
+        return ExactMatrix(queries, keys)
+
+    def _heads(self, tokens: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
+        parts = self.qkv(tokens).unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
+        return parts[0] * parts.shape[-1] ** -0.5, parts[1], parts[2]
+
+    def _convolved(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h n d"]:
+        # A filter a head, the same for each of its features: these are the batch.
+        return self.conv(values.permute(2, 0, 1)).permute(1, 2, 0)
+
+
+class PreNormAttention(nn.Module):
+    r"""Nyström attention with a residual connection: $t + \mathrm{attention}(\mathrm{LN}(t))$.
+
+    Args:
+        settings: How the attention is built.
+    """
+
+    def __init__(self, settings: NystromSettings) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(settings.hidden_dim)
+        self.attention = NystromAttention(settings)
+
+    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], NystromMatrix]:
+        """Attend; return the tokens and the attention matrix without gradient."""
+        change, matrix = self.attention(self.norm(tokens))
+        return tokens + change, matrix
+
+    def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
+        """Return the layer's attention matrix without landmarks."""
+        return self.attention.exact_matrix(self.norm(tokens))
+
+
+def iterated_pinv(matrix: Float[Tensor, "h m m"], iterations: int) -> Float[Tensor, "h m m"]:
+    r"""Approximate the pseudo-inverse of each head's matrix.
+
+    $Z_0 = A^\top / (\max_i \sum_j |A_{ij}| \cdot \max_j \sum_i |A_{ij}|)$ with the maxima over all
+    heads, and $Z \leftarrow \tfrac14 Z (13 I - AZ (15 I - AZ (7 I - AZ)))$. The iteration diverges
+    in half precision, so it runs in single precision at least.
+
+    Example:
+        >>> A = torch.eye(2, dtype=torch.float64).unsqueeze(0) * 0.5
+        >>> iterated_pinv(A, 6)[0].diagonal()
+        tensor([2., 2.], dtype=torch.float64)
+    """
+    with torch.autocast(matrix.device.type, enabled=False):
+        a = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+        size = a.abs()
+        z = a.mT / (size.sum(-1).max() * size.sum(-2).max())
+        eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        for _ in range(iterations):
+            az = a @ z
+            z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
+        return z

@@ -1,0 +1,165 @@
+import pytest
+import torch
+from torchmil.nn.attention import NystromAttention as TorchmilAttention
+
+from sgpmil.errors import SettingsError
+from sgpmil.models.nystrom import (
+    ExactMatrix,
+    NystromAttention,
+    NystromSettings,
+    PreNormAttention,
+    iterated_pinv,
+)
+
+SETTINGS = NystromSettings(hidden_dim=8, num_heads=2, num_landmarks=4, dropout=0.0)
+
+
+def attention(seed=0, settings=SETTINGS, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return NystromAttention(settings).to(dtype).eval()
+
+
+def tokens(n, seed=1, dtype=torch.float64):
+    return torch.randn(n, 8, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def by_hand(layer, x):
+    """Compute the layer's output and its heads' attention matrices head by head, row by row."""
+    m, heads, width = layer.num_landmarks, layer.num_heads, x.shape[1] // layer.num_heads
+    padding = -len(x) % m
+    padded = torch.cat([x.new_zeros(padding, x.shape[1]), x])
+    segment = len(padded) // m
+    queries, keys, values = (padded @ layer.qkv.weight.T).split(x.shape[1], dim=1)
+    outputs, matrices = [], []
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        q, k, v = queries[:, part] / width**0.5, keys[:, part], values[:, part]
+        ql = torch.stack([q[i * segment : (i + 1) * segment].mean(0) for i in range(m)])
+        kl = torch.stack([k[i * segment : (i + 1) * segment].mean(0) for i in range(m)])
+        inverse = iterated_pinv(
+            torch.stack(
+                [
+                    (queries_h @ keys_h.T).softmax(-1)
+                    for queries_h, keys_h in landmarks(padded, layer, segment)
+                ]
+            ),
+            layer.pinv_iterations,
+        )[h]
+        matrix = (q @ kl.T).softmax(-1) @ inverse @ (ql @ k.T).softmax(-1)
+        matrices.append(matrix[padding:, padding:])
+        filters = layer.conv.weight[h, 0]
+        half = len(filters) // 2
+        conv = torch.zeros_like(v)
+        for i in range(len(v)):
+            for j, weight in enumerate(filters):
+                if 0 <= i + j - half < len(v):
+                    conv[i] += weight * v[i + j - half]
+        outputs.append(matrix @ v + conv)
+    return layer.out(torch.cat(outputs, dim=1))[padding:], torch.stack(matrices)
+
+
+def landmarks(padded, layer, segment):
+    m, heads, width = layer.num_landmarks, layer.num_heads, padded.shape[1] // layer.num_heads
+    queries, keys, _ = (padded @ layer.qkv.weight.T).split(padded.shape[1], dim=1)
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        yield (
+            queries[:, part].unflatten(0, (m, segment)).mean(1) / width**0.5,
+            keys[:, part].unflatten(0, (m, segment)).mean(1),
+        )
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 9, 13])
+def test_the_layer_and_its_matrix_are_those_computed_by_hand(n):
+    layer, x = attention(), tokens(n)
+    with torch.no_grad():
+        result, matrix = layer(x)
+        expected, matrices = by_hand(layer, x)
+    assert torch.allclose(result, expected, atol=1e-12)
+    mean = matrices.mean(0)
+    vector = torch.randn(n, dtype=torch.float64)
+    assert torch.allclose(matrix.row(n - 1), mean[n - 1], atol=1e-12)
+    assert torch.allclose(matrix.row_sums(), mean.sum(1), atol=1e-12)
+    assert torch.allclose(matrix.left_product(vector), vector @ mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 13])
+def test_same_weights_in_torchmil_give_the_same(n):
+    """Its attention has neither the output layer nor the convolution along the sequence."""
+    layer, x = attention(dtype=torch.float32), tokens(n, dtype=torch.float32)
+    twin = TorchmilAttention(in_dim=8, att_dim=8, n_heads=2, n_landmarks=4)
+    with torch.no_grad():
+        twin.qkv_nn.weight.copy_(layer.qkv.weight)
+        layer.conv.weight.zero_()
+        layer.out.weight.copy_(torch.eye(8))
+        layer.out.bias.zero_()
+        result, matrix = layer(x)
+        expected, weights = twin(x[None], return_att=True)
+    assert torch.allclose(result, expected[0], atol=1e-5)
+    assert torch.allclose(matrix.row(0), weights[0].mean(0)[0], atol=1e-5)
+
+
+def test_the_exact_matrix_is_softmax_attention_block_by_block(monkeypatch):
+    monkeypatch.setattr("sgpmil.models.nystrom._ROWS", 3)
+    layer, x = attention(), tokens(10)
+    matrix = layer.exact_matrix(x)
+    q, k, _ = (x @ layer.qkv.weight.T).split(8, dim=1)
+    heads = [((q[:, part] / 2) @ k[:, part].T).softmax(-1) for part in (slice(0, 4), slice(4, 8))]
+    mean = torch.stack(heads).mean(0)
+    vector = torch.randn(10, dtype=torch.float64)
+    assert isinstance(matrix, ExactMatrix)
+    assert torch.allclose(matrix.row(2), mean[2])
+    assert torch.allclose(matrix.row_sums(), mean.sum(1))
+    assert torch.allclose(matrix.left_product(vector), vector @ mean)
+
+
+def test_as_many_landmarks_as_tokens_give_exact_attention():
+    """A's inverse, and with it the iteration, is then exact."""
+    settings = NystromSettings(
+        hidden_dim=8, num_heads=2, num_landmarks=6, pinv_iterations=40, dropout=0.0
+    )
+    layer, x = attention(settings=settings), 3 * tokens(6)
+    _, matrix = layer(x)
+    assert torch.allclose(matrix.row(0), layer.exact_matrix(x).row(0), atol=1e-6)
+
+
+def test_pinv_converges_to_the_pseudo_inverse():
+    a = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a = (2 * a).softmax(-1) + 0.5 * torch.eye(5, dtype=torch.float64)
+    assert torch.allclose(iterated_pinv(a, 30), torch.linalg.pinv(a), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_pinv_runs_in_single_precision_under_mixed_precision(dtype):
+    a = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(0)).mul(3).softmax(-1)
+    expected = iterated_pinv(a, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (a @ a).dtype == torch.bfloat16  # so autocast is on here
+        inside = iterated_pinv(a, 6)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, expected)
+    # A half-precision matrix is taken up as it is, and the iteration does not round further.
+    low = iterated_pinv(a.to(dtype), 6)
+    assert low.dtype == torch.float32
+    assert torch.equal(low, iterated_pinv(a.to(dtype).float(), 6))
+
+
+def test_residual_and_norm():
+    torch.manual_seed(0)
+    layer = PreNormAttention(SETTINGS).double().eval()
+    x = tokens(7)
+    result, _ = layer(x)
+    change, _ = layer.attention(torch.nn.functional.layer_norm(x, (8,)))
+    assert torch.allclose(result, x + change)
+
+
+def test_the_matrix_carries_no_gradient():
+    layer = attention()
+    result, matrix = layer(tokens(6).requires_grad_())
+    assert result.requires_grad
+    assert not any(t.requires_grad for t in (matrix.left, matrix.inverse, matrix.right))
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(SettingsError, match=r"Expected hidden_dim to be a multiple .* 8 and 3\."):
+        NystromSettings(hidden_dim=8, num_heads=3)
