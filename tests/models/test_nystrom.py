@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torchmil.nn.attention import NystromAttention as TorchmilAttention
@@ -12,6 +14,7 @@ from sgpmil.models.nystrom import (
 )
 
 SETTINGS = NystromSettings(hidden_dim=8, num_heads=2, num_landmarks=4, dropout=0.0)
+PADDED = replace(SETTINGS, zero_padding=True)
 
 
 def attention(seed=0, settings=SETTINGS, dtype=torch.float64):
@@ -26,21 +29,24 @@ def tokens(n, seed=1, dtype=torch.float64):
 def by_hand(layer, x):
     """Compute the layer's output and its heads' attention matrices head by head, row by row."""
     m, heads, width = layer.num_landmarks, layer.num_heads, x.shape[1] // layer.num_heads
-    padding = -len(x) % m
+    padding = -len(x) % m if layer.zero_padding else 0
     padded = torch.cat([x.new_zeros(padding, x.shape[1]), x])
-    segment = len(padded) // m
+    segments = [[i for i in range(len(padded)) if i * m // len(padded) == s] for s in range(m)]
     queries, keys, values = (padded @ layer.qkv.weight.T).split(x.shape[1], dim=1)
+
+    def marks(v):
+        return torch.stack([v[rows].mean(0) for rows in segments])
+
     outputs, matrices = [], []
     for h in range(heads):
         part = slice(h * width, (h + 1) * width)
         q, k, v = queries[:, part] / width**0.5, keys[:, part], values[:, part]
-        ql = torch.stack([q[i * segment : (i + 1) * segment].mean(0) for i in range(m)])
-        kl = torch.stack([k[i * segment : (i + 1) * segment].mean(0) for i in range(m)])
+        ql, kl = marks(q), marks(k)
         inverse = iterated_pinv(
             torch.stack(
                 [
-                    (queries_h @ keys_h.T).softmax(-1)
-                    for queries_h, keys_h in landmarks(padded, layer, segment)
+                    (marks(queries[:, p]) @ marks(keys[:, p]).T / width**0.5).softmax(-1)
+                    for p in (slice(i * width, (i + 1) * width) for i in range(heads))
                 ]
             ),
             layer.pinv_iterations,
@@ -58,20 +64,12 @@ def by_hand(layer, x):
     return layer.out(torch.cat(outputs, dim=1))[padding:], torch.stack(matrices)
 
 
-def landmarks(padded, layer, segment):
-    m, heads, width = layer.num_landmarks, layer.num_heads, padded.shape[1] // layer.num_heads
-    queries, keys, _ = (padded @ layer.qkv.weight.T).split(padded.shape[1], dim=1)
-    for h in range(heads):
-        part = slice(h * width, (h + 1) * width)
-        yield (
-            queries[:, part].unflatten(0, (m, segment)).mean(1) / width**0.5,
-            keys[:, part].unflatten(0, (m, segment)).mean(1),
-        )
-
-
-@pytest.mark.parametrize("n", [1, 3, 4, 9, 13])
-def test_the_layer_and_its_matrix_are_those_computed_by_hand(n):
-    layer, x = attention(), tokens(n)
+@pytest.mark.parametrize(
+    ("n", "settings"),
+    [*((n, PADDED) for n in (1, 3, 4, 9, 13)), *((n, SETTINGS) for n in (5, 8, 9, 13))],
+)
+def test_the_layer_and_its_matrix_are_those_computed_by_hand(n, settings):
+    layer, x = attention(settings=settings), tokens(n)
     with torch.no_grad():
         result, matrix = layer(x)
         expected, matrices = by_hand(layer, x)
@@ -83,10 +81,11 @@ def test_the_layer_and_its_matrix_are_those_computed_by_hand(n):
     assert torch.allclose(matrix.left_product(vector), vector @ mean, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 13])
-def test_same_weights_in_torchmil_give_the_same(n):
+@pytest.mark.parametrize(("n", "settings"), [(3, PADDED), (13, PADDED), (12, SETTINGS)])
+def test_same_weights_in_torchmil_give_the_same(n, settings):
     """Its attention has neither the output layer nor the convolution along the sequence."""
-    layer, x = attention(dtype=torch.float32), tokens(n, dtype=torch.float32)
+    layer = attention(settings=settings, dtype=torch.float32)
+    x = tokens(n, dtype=torch.float32)
     twin = TorchmilAttention(in_dim=8, att_dim=8, n_heads=2, n_landmarks=4)
     with torch.no_grad():
         twin.qkv_nn.weight.copy_(layer.qkv.weight)
@@ -113,14 +112,29 @@ def test_the_exact_matrix_is_softmax_attention_block_by_block(monkeypatch):
     assert torch.allclose(matrix.left_product(vector), vector @ mean)
 
 
-def test_as_many_landmarks_as_tokens_give_exact_attention():
-    """A's inverse, and with it the iteration, is then exact."""
-    settings = NystromSettings(
-        hidden_dim=8, num_heads=2, num_landmarks=6, pinv_iterations=40, dropout=0.0
-    )
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_no_more_tokens_than_landmarks_give_exact_attention(n):
+    layer, x = attention(settings=replace(SETTINGS, num_landmarks=6)), 3 * tokens(n)
+    result, matrix = layer(x)
+    assert torch.equal(matrix.row(0), layer.exact_matrix(x).row(0))
+    q, k, v = (x @ layer.qkv.weight.T).split(8, dim=1)
+    parts = (slice(0, 4), slice(4, 8))
+    attended = torch.cat([((q[:, p] / 2) @ k[:, p].T).softmax(-1) @ v[:, p] for p in parts], dim=1)
+    with torch.no_grad():
+        layer.conv.weight.zero_()
+        assert torch.allclose(layer(x)[0], layer.out(attended))
+    assert result.isfinite().all()
+
+
+def test_exact_attention_is_what_the_factors_give():
+    """With as many landmarks as tokens and the iteration run to its end."""
+    settings = replace(PADDED, num_landmarks=6, pinv_iterations=40)
     layer, x = attention(settings=settings), 3 * tokens(6)
-    _, matrix = layer(x)
-    assert torch.allclose(matrix.row(0), layer.exact_matrix(x).row(0), atol=1e-6)
+    factors = layer(x)[1]
+    layer.zero_padding = False
+    query_marks = layer._landmarks(layer._heads(x)[0])
+    assert torch.allclose(query_marks, layer._heads(x)[0])
+    assert torch.allclose(factors.row(0), layer(x)[1].row(0), atol=1e-6)
 
 
 def test_pinv_converges_to_the_pseudo_inverse():
@@ -158,6 +172,8 @@ def test_the_matrix_carries_no_gradient():
     result, matrix = layer(tokens(6).requires_grad_())
     assert result.requires_grad
     assert not any(t.requires_grad for t in (matrix.left, matrix.inverse, matrix.right))
+    _, exact = layer(tokens(3).requires_grad_())
+    assert not exact.row(0).requires_grad
 
 
 def test_heads_must_divide_the_width():

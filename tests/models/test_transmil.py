@@ -66,10 +66,12 @@ def dense(matrix, n):
     return torch.stack([matrix.left_product(row) for row in torch.eye(n, dtype=torch.float64)])
 
 
+@pytest.mark.parametrize("zero_padding", [True, False])
 @pytest.mark.parametrize("rollout", ["nystrom", "exact"])
-@pytest.mark.parametrize("size", [5, 9, 19])
-def test_score_is_the_rollout_with_the_later_layer_on_the_left(rollout, size):
-    model = small_model("transmil", rollout=rollout, dtype=torch.float64)
+@pytest.mark.parametrize("size", [3, 5, 9, 19])
+def test_score_is_the_rollout_with_the_later_layer_on_the_left(rollout, size, zero_padding):
+    settings = {"rollout": rollout, "zero_padding": zero_padding}
+    model = small_model("transmil", **settings, dtype=torch.float64)
     bag = random_bags((size,), dtype=torch.float64)[0]
     matrices = []
     for layer, tokens in zip((model.first, model.second), layer_inputs(model, bag), strict=True):

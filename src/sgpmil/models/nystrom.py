@@ -1,14 +1,18 @@
 r"""Nyström self-attention, and the attention matrix it stands for, never formed.
 
 With queries, keys and values of a head and the means $\bar Q, \bar K$ of $m$ consecutive segments
-as landmarks,
+of the sequence as landmarks,
 
 $$ F = \mathrm{softmax}(Q \bar K^\top), \quad A = \mathrm{softmax}(\bar Q \bar K^\top), \quad
    G = \mathrm{softmax}(\bar Q K^\top), \quad \mathrm{out} = F A^{+} (G V) + \mathrm{conv}(V), $$
 
 where $A^{+}$ is an iterated pseudo-inverse and the convolution runs along the sequence, one filter
-a head. The sequence is padded with zeros in front to a multiple of $m$. A product with the
-attention matrix $F A^{+} G$ costs O(n·m).
+a head. A product with the attention matrix $F A^{+} G$ costs O(n·m). A sequence of no more than
+$m$ tokens is its own landmarks: $F A^{+} G = A$, and the attention is exact.
+
+The published layer pads the sequence in front with zeros to a multiple of $m$. Those take part in
+every softmax: a bag of nine instances attends to zeros with more than nine tenths of its weight,
+one of 257 instances with half. Without the padding segments differ in length by one at most.
 """
 
 from dataclasses import dataclass
@@ -47,6 +51,7 @@ class NystromSettings(ModelSettings):
         num_heads: Number of attention heads.
         num_landmarks: Number of landmarks of the approximation.
         pinv_iterations: Iterations of its pseudo-inverse.
+        zero_padding: Whether a sequence is padded with zeros, as published.
         dropout: Dropout of each attention's output.
     """
 
@@ -54,6 +59,7 @@ class NystromSettings(ModelSettings):
     num_heads: int = 8
     num_landmarks: int = 256
     pinv_iterations: int = 6
+    zero_padding: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -157,28 +163,32 @@ class NystromAttention(nn.Module):
         self.num_heads = heads
         self.num_landmarks = settings.num_landmarks
         self.pinv_iterations = settings.pinv_iterations
+        self.zero_padding = settings.zero_padding
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.conv = nn.Conv1d(heads, heads, _CONV, padding=_CONV // 2, groups=heads, bias=False)
         self.out = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], NystromMatrix]:
+    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], AttentionMatrix]:
         """Attend; return the tokens and the attention matrix without gradient."""
-        n = len(tokens)
-        m = self.num_landmarks
-        padding = -n % m
+        padding = -len(tokens) % self.num_landmarks if self.zero_padding else 0
         queries, keys, values = self._heads(nn.functional.pad(tokens, (0, 0, padding, 0)))
-        query_marks = queries.unflatten(1, (m, -1)).mean(2)
-        key_marks = keys.unflatten(1, (m, -1)).mean(2)
-        left = (queries @ key_marks.mT).softmax(-1)
-        right = (query_marks @ keys.mT).softmax(-1)
-        inverse = iterated_pinv((query_marks @ key_marks.mT).softmax(-1), self.pinv_iterations)
-        inverse = inverse.to(left.dtype)
-        attended = left @ (inverse @ (right @ values)) + self._convolved(values)
-        result = self.dropout(self.out(attended.transpose(0, 1).flatten(1)))[padding:]
-        # Without the padding's rows and columns.
-        left, right = left[:, padding:], right[..., padding:]
-        return result, NystromMatrix(left.detach(), inverse.detach(), right.detach())
+        matrix: AttentionMatrix
+        if len(tokens) <= self.num_landmarks and not self.zero_padding:
+            attended = (queries @ keys.mT).softmax(-1) @ values
+            matrix = ExactMatrix(queries.detach(), keys.detach())
+        else:
+            query_marks, key_marks = self._landmarks(queries), self._landmarks(keys)
+            left = (queries @ key_marks.mT).softmax(-1)
+            right = (query_marks @ keys.mT).softmax(-1)
+            inverse = iterated_pinv((query_marks @ key_marks.mT).softmax(-1), self.pinv_iterations)
+            inverse = inverse.to(left.dtype)
+            attended = left @ (inverse @ (right @ values))
+            # Without the padding's rows and columns.
+            left, right = left[:, padding:], right[..., padding:]
+            matrix = NystromMatrix(left.detach(), inverse.detach(), right.detach())
+        attended = attended + self._convolved(values)
+        return self.dropout(self.out(attended.transpose(0, 1).flatten(1)))[padding:], matrix
 
     @torch.no_grad()
     def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
@@ -189,6 +199,12 @@ class NystromAttention(nn.Module):
     def _heads(self, tokens: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
         parts = self.qkv(tokens).unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
         return parts[0] * parts.shape[-1] ** -0.5, parts[1], parts[2]
+
+    def _landmarks(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h m d"]:
+        n, m = values.shape[1], self.num_landmarks
+        segment = torch.arange(n, device=values.device) * m // n
+        sums = values.new_zeros(len(values), m, values.shape[2]).index_add(1, segment, values)
+        return sums / torch.bincount(segment, minlength=m).to(values.dtype)[:, None]
 
     def _convolved(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h n d"]:
         # A filter a head, the same for each of its features: these are the batch.
@@ -207,7 +223,7 @@ class PreNormAttention(nn.Module):
         self.norm = nn.LayerNorm(settings.hidden_dim)
         self.attention = NystromAttention(settings)
 
-    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], NystromMatrix]:
+    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], AttentionMatrix]:
         """Attend; return the tokens and the attention matrix without gradient."""
         change, matrix = self.attention(self.norm(tokens))
         return tokens + change, matrix
