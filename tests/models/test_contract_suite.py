@@ -1,10 +1,12 @@
 """What every model of the registry keeps to."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import sgpmil
-from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.bag import BagBatch
 from sgpmil.models import load_model, save_model
 from sgpmil.models.embedding import MAX_DEVIATIONS
 
@@ -20,6 +22,30 @@ PROBABILISTIC = ("agp", "sgpmil", "bayesmil", "mixmil")
 both_dtypes = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["f32", "f64"]
 )
+
+
+PARAMETERS = {
+    "abmil": 657_283,
+    "agp": 1_209_622,
+    "bag-size": 4,
+    "bayesmil": 1_315_588,
+    "clam-mb": 922_632,
+    "clam-sb": 922_247,
+    "dgrmil": 4_211_218,
+    "dsmil": 153_860,
+    "kernel-attention": 919_941,
+    "max-pool": 525_826,
+    "mean-pool": 525_826,
+    "mixmil": 1_574_403,
+    "sgpmil": 1_209_686,
+    "transmil": 2_672_146,
+}
+
+
+@every_model
+def test_parameter_count_is_the_published(name):
+    model = sgpmil.build_model(name, in_dim=1024, num_classes=2)
+    assert model.num_parameters() == PARAMETERS[name]
 
 
 @every_model
@@ -68,7 +94,8 @@ def test_permuting_instances_permutes_scores(name, dtype, tolerance):
     bag = random_bags((19,), dtype=dtype)[0]
     order = torch.randperm(19, generator=torch.Generator().manual_seed(1))
     plain = without_noise(model, BagBatch.pack([bag]))
-    permuted = without_noise(model, BagBatch.pack([Bag(bag.features[order], "p")]))
+    moved = replace(bag, features=bag.features[order], coords=bag.coords[order])
+    permuted = without_noise(model, BagBatch.pack([moved]))
     assert (plain.score[order] - permuted.score).abs().max() < tolerance
     if plain.evidence is not None:
         assert (plain.evidence[order] - permuted.evidence).abs().max() < tolerance
@@ -94,6 +121,9 @@ def test_a_bag_of_one_instance(name):
 # A softmax over the bag drops what is added to every instance's logit alike.
 SHIFTS = {
     "abmil": {"attention.bias"},
+    "clam-sb": {"attention.bias"},
+    "clam-mb": {"attention.bias"},
+    "kernel-attention": {"attention.bias"},
     "sgpmil": {"gp.mean.bias"},
     "agp": {"gp.mean.raw_constant"},
 }
@@ -201,7 +231,7 @@ def test_float32_is_near_float64(name):
     bags = random_bags()
     single = without_noise(model, BagBatch.pack(bags))
     double = without_noise(
-        model.double(), BagBatch.pack([Bag(b.features.double(), b.slide_id) for b in bags])
+        model.double(), BagBatch.pack([replace(b, features=b.features.double()) for b in bags])
     )
     assert (single.logits - double.logits).abs().max() < 1e-3
     assert (single.attention - double.attention).abs().max() < 1e-3
@@ -248,18 +278,22 @@ def test_the_scale_of_the_features_does_not_matter_after_initialise(name):
     for factor in (1.0, 1024.0):
         torch.manual_seed(0)
         model = sgpmil.build_model(name, in_dim=IN_DIM, num_classes=2).eval()
-        batch = BagBatch.pack([Bag(factor * bag.features, bag.slide_id) for bag in bags])
+        batch = BagBatch.pack([replace(bag, features=factor * bag.features) for bag in bags])
         model.initialise(batch, seed=0)
         outputs.append(without_noise(model, batch).logits)
     assert torch.allclose(*outputs, atol=1e-3)
 
 
-@every_model
+@pytest.mark.parametrize("name", [n for n in sgpmil.list_models() if n != "bag-size"])
 def test_training_fits_separable_bags(name):
     torch.manual_seed(0)
-    bags = [Bag(torch.randn(4, IN_DIM) + 2.0 * (i % 2), f"b{i}", label=i % 2) for i in range(12)]
+    bags = [
+        replace(bag, features=torch.randn(4, IN_DIM) + 2.0 * (i % 2))
+        for i, bag in enumerate(random_bags((4,) * 12))
+    ]
     batch = BagBatch.pack(bags)
     model = small_model(name).train()
+    model.initialise(batch, seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     losses = []
     for _ in range(30):
@@ -268,6 +302,7 @@ def test_training_fits_separable_bags(name):
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    predicted = model.eval()(batch).probs.mean(1).argmax(1)
+    model.eval().conclude([batch])
+    predicted = model(batch).probs.mean(1).argmax(1)
     assert (predicted == batch.labels).all()
     assert losses[-1] < losses[0]

@@ -3,7 +3,6 @@ import math
 from dataclasses import replace
 
 import gpytorch.kernels as gpk
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -23,14 +22,6 @@ from sgpmil.models.sgpmil import SGPMILSettings
 from .small import IN_DIM, random_bags, small_model
 
 ACTIVATIONS = ("sigmoid", "softmax")
-
-
-@pytest.fixture
-def without_shape_checks():
-    """Users run without jaxtyping's checks, and these tests are quicker without."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("without_shape_checks")

@@ -3,9 +3,11 @@
 - `contract`: `MILModel`, `ModelOutput`, `Loss`
 - `registry`: `build_model`, `list_models`
 - `checkpoint`: models on disk, as safetensors and JSON
-- `sgpmil`, `agp`, `abmil`: the models
+- `sgpmil` (and AGP), `abmil`, `clam`, `dsmil`, `transmil`, `dgrmil`, `bayesmil`, `mixmil`,
+  `kernel_attention`, `floors`: the models
 - `released`: checkpoints of the authors' released code
-- `embedding`, `pooling`, `likelihood`: the parts models share
+- `embedding`, `encoder`, `pooling`, `likelihood`, `nystrom`, `variational_dropout`, `patch_grid`,
+  `mixed_effects`: the parts models share
 """
 
 from sgpmil.models.checkpoint import CheckpointInfo, load_model, save_model

@@ -25,15 +25,17 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 def bag_softmax(
     values: Float[Tensor, "S T"], bag_index: Int[Tensor, " T"], num_bags: int
 ) -> Float[Tensor, "S T"]:
-    """Take the softmax over the instances of each bag.
+    """Take the softmax over the instances of each bag, in single precision at least.
 
     Example:
         >>> bag_softmax(torch.zeros(1, 3), torch.tensor([0, 0, 1]), 2)
         tensor([[0.5000, 0.5000, 1.0000]])
     """
+    # In half precision, instances would tie.
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
     index = bag_index.expand_as(values)
-    floor = torch.full((len(values), num_bags), -torch.inf, device=values.device)
-    peak = floor.to(values.dtype).scatter_reduce(1, index, values.detach(), "amax")
+    floor = values.new_full((len(values), num_bags), -torch.inf)
+    peak = floor.scatter_reduce(1, index, values.detach(), "amax")
     powers = (values - peak[:, bag_index]).exp()
     return powers / _bag_sum(powers, bag_index, num_bags)[:, bag_index]
 

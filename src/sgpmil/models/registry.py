@@ -7,8 +7,16 @@ from typing import Any
 
 from sgpmil.errors import SettingsError
 from sgpmil.models.abmil import ABMIL, ABMILSettings
+from sgpmil.models.bayesmil import BayesMIL, BayesMILSettings
+from sgpmil.models.clam import CLAM, CLAMSettings
 from sgpmil.models.contract import MILModel
+from sgpmil.models.dgrmil import DGRMIL, DGRMILSettings
+from sgpmil.models.dsmil import DSMIL, DSMILSettings
+from sgpmil.models.floors import BagSize, BagSizeSettings, MaxPool, MeanPool, PoolSettings
+from sgpmil.models.kernel_attention import KernelAttention, KernelAttentionSettings
+from sgpmil.models.mixmil import MixMIL, MixMILSettings
 from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
+from sgpmil.models.transmil import TransMIL, TransMILSettings
 
 __all__ = ["MODELS", "ModelEntry", "build_model", "list_models", "resolve_settings"]
 
@@ -69,7 +77,50 @@ MODELS: dict[str, ModelEntry] = {
             )
         },
     ),
+    "transmil": ModelEntry(
+        TransMIL,
+        TransMILSettings(),
+        {"released": TransMILSettings(standardise=False, zero_padding=True, rollout="exact")},
+    ),
+    "dgrmil": ModelEntry(
+        DGRMIL,
+        DGRMILSettings(),
+        {"released": DGRMILSettings(standardise=False, zero_padding=True)},
+    ),
     "abmil": ModelEntry(ABMIL, ABMILSettings(), {"released": ABMILSettings(standardise=False)}),
+    "clam-sb": ModelEntry(
+        CLAM,
+        CLAMSettings(),
+        {"released": CLAMSettings(instances_per_side=32, standardise=False)},
+    ),
+    "clam-mb": ModelEntry(
+        CLAM,
+        CLAMSettings(branches="per_class"),
+        {"released": CLAMSettings(branches="per_class", instances_per_side=32, standardise=False)},
+    ),
+    "dsmil": ModelEntry(
+        DSMIL,
+        DSMILSettings(),
+        {"released": DSMILSettings(likelihood="sigmoid", standardise=False)},
+    ),
+    "kernel-attention": ModelEntry(
+        KernelAttention,
+        KernelAttentionSettings(),
+        {"released": KernelAttentionSettings(scale_start="one", standardise=False)},
+    ),
+    "bayesmil": ModelEntry(
+        BayesMIL,
+        BayesMILSettings(),
+        {
+            "vis": BayesMILSettings(spatial=False, data_penalty=0.0),
+            "enc": BayesMILSettings(spatial=False),
+            "released": BayesMILSettings(data_penalty=1e-12, standardise=False),
+        },
+    ),
+    "mixmil": ModelEntry(MixMIL, MixMILSettings()),
+    "mean-pool": ModelEntry(MeanPool, PoolSettings()),
+    "max-pool": ModelEntry(MaxPool, PoolSettings()),
+    "bag-size": ModelEntry(BagSize, BagSizeSettings()),
 }
 
 

@@ -1,0 +1,249 @@
+r"""BayesMIL: a Bayesian neural network whose attention is smooth on the slide (Cui et al., 2023).
+
+$h_i = \mathrm{ReLU}(W_1 x_i + b_1)$; layers of variational dropout (see `variational_dropout`)
+give each instance a distribution of its attention logit,
+
+$$ (\mu_i, \log\sigma_i^2) = V_3\big(\sigma(V_1 h_i) \odot \tanh(V_2 h_i)\big), \qquad
+   g_i \sim N(\bar\mu_i, \sigma_i^2), $$
+
+where $\bar\mu$ is $\mu$ smoothed over neighbouring patches (see `patch_grid`). The attention
+$A_i = \sigma(g_i)$ gives $z = \sum_i A_i h_i / \sum_i A_i$ and logits $V_4 z$. Minimised is
+
+$$ -\log p_y + \lambda_w \sum_l R_l + \lambda_d \,\mathrm{mean}_i\,
+   \mathrm{KL}\big(N(\bar\mu_i, \sigma_i^2) \,\Vert\, N(\mu_y, \sigma_y^2)\big), $$
+
+with a prior of the attention that knows the bag's label: low in bags without what is sought.
+
+Against the published code: the divergence exponentiates log-variances (there they are squared)
+and is over patches only; the grid's pitch is a patch (there always 224 pixels, so that most
+neighbours were missed) and its rows have their true length; predictions average samples of the
+weights, where one pass was taken.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import BagError
+from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.likelihood import negative_log_likelihood
+from sgpmil.models.patch_grid import grid_cells, grid_pitch, smooth
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.variational_dropout import VariationalLinear
+from sgpmil.shapes import Float, Int
+
+__all__ = ["BayesMIL", "BayesMILSettings", "attention_divergence"]
+
+_BINARY_PRIOR = ((-5.0, -1.0), (0.0, 3.0))
+"""Mean and log-variance of attention logits in bags of class 0 and of class 1."""
+_PRIOR = (3.0, 5.0)
+"""The same for every class, where there are more than two: each may lie anywhere."""
+
+_MAX_LOG_VARIANCE = 20.0
+"""Far beyond where a sigmoid is saturated; at 88 the exponential of a float32 overflows."""
+
+
+@dataclass(frozen=True)
+class BayesMILSettings(ModelSettings):
+    """How BayesMIL is built.
+
+    Args:
+        hidden_dim: Width of the embedding.
+        attention_dim: Width of the attention's hidden layer; 256 in the published small size.
+        dropout: Dropout of the embedding and of the attention's hidden layers.
+        spatial: Whether attention is smoothed over neighbouring patches.
+        num_samples: Number of samples that prediction draws; training draws one.
+        weight_penalty: Weight of the divergences of the weights.
+        data_penalty: Weight of the divergence of the attention from its prior.
+        noise_seed: Seed of the samples that prediction draws.
+    """
+
+    hidden_dim: int = 512
+    attention_dim: int = 384
+    dropout: float = 0.25
+    spatial: bool = True
+    num_samples: int = 30
+    weight_penalty: float = 1e-8
+    data_penalty: float = 1e-6
+    noise_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim", "attention_dim", "num_samples")
+        self.check_at_least(0, "weight_penalty", "data_penalty", "noise_seed")
+        self.check_dropout("dropout")
+
+
+class BayesMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    is_probabilistic: ClassVar[bool] = True
+    settings: BayesMILSettings
+    uses_grid: Tensor
+
+    def __init__(self, in_dim: int, num_classes: int, settings: BayesMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        hidden, width = settings.hidden_dim, settings.attention_dim
+        first = nn.Linear(self.feature_dim, hidden)
+        nn.init.xavier_normal_(first.weight)
+        nn.init.zeros_(first.bias)
+        self.mlp = nn.Sequential(first, nn.Dropout(settings.dropout), nn.ReLU())
+        self.gate = VariationalLinear(hidden, width, log_alpha=-4.0)
+        self.value = VariationalLinear(hidden, width, log_alpha=-4.0)
+        self.attention = VariationalLinear(width, 2, log_alpha=-4.0)
+        self.classifier = VariationalLinear(hidden, num_classes, log_alpha=-3.0)
+        self.dropout = nn.Dropout(settings.dropout)
+        # A buffer, so that a checkpoint knows whether its training bags had coordinates.
+        self.register_buffer("uses_grid", torch.tensor(settings.spatial))
+
+    @property
+    def variational_layers(self) -> tuple[VariationalLinear, ...]:
+        """The layers whose weights are distributions."""
+        return self.gate, self.value, self.attention, self.classifier
+
+    def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
+        """Classify the bags of a packed batch.
+
+        Args:
+            batch: The bags.
+            noise: Source of the draws. By default fresh in training, where each layer draws
+                locally, and in prediction the same for every bag, so that a slide's result does
+                not depend on its batch.
+
+        Raises:
+            BagError: The model was trained on the patch grid and a bag has no coordinates.
+        """
+        num_samples = 1 if self.training else self.settings.num_samples
+        is_local = noise is None and self.training
+        if noise is None:
+            noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
+        draws = None if is_local else self._weight_noise(noise, num_samples)
+        embeddings = self.mlp(self.prepare(batch.features))
+        mean, log_variance = self._attention_logits(embeddings, draws)
+        bag_index = batch.bag_index
+        if self.settings.spatial and self.uses_grid:
+            mean = smooth(mean, self._cells(batch), bag_index)
+        eps = noise.per_instance(num_samples, batch.offsets, like=mean)
+        logits_of_attention = mean + (0.5 * log_variance).exp() * eps
+        # A / sum(A), where the sum of very small sigmoids would underflow.
+        weights = bag_softmax(F.logsigmoid(logits_of_attention), bag_index, batch.num_bags)
+        bag_embeddings = pool(weights, embeddings, batch.offsets)
+        evidence = None
+        if draws is None:
+            logits = self.classifier(bag_embeddings)
+        else:
+            classifiers = self.classifier.draw(torch.stack([draw[-1] for draw in draws]))
+            logits = torch.einsum("bsh,sch->bsc", bag_embeddings, classifiers)
+            logits = logits + self.classifier.bias
+            evidence = torch.einsum("th,sch->stc", embeddings, classifiers) * weights.unsqueeze(2)
+        return ModelOutput(
+            logits=logits,
+            attention=logits_of_attention.sigmoid(),
+            weights=weights,
+            evidence_samples=evidence,
+            extras={
+                "mean": mean,
+                "log_variance": log_variance,
+                "bag_index": bag_index,
+                "sizes": batch.sizes,
+            },
+        )
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Cross-entropy of the samples, and the two divergences."""
+        del num_bags
+        settings = self.settings
+        terms = {"cross_entropy": negative_log_likelihood(output.logits, labels, "mean_log_prob")}
+        if settings.weight_penalty > 0:
+            divergence = torch.stack([layer.penalty() for layer in self.variational_layers]).sum()
+            terms["weight_penalty"] = settings.weight_penalty * divergence
+        if settings.data_penalty > 0:
+            terms["data_penalty"] = settings.data_penalty * self._divergence(output, labels)
+        return Loss.of(**terms)
+
+    def initialise(self, sample: BagBatch, *, seed: int) -> None:
+        """Fit the standardisation, and see whether there is a patch grid to work on."""
+        super().initialise(sample, seed=seed)
+        if self.settings.spatial and sample.coords is None:
+            warnings.warn(
+                "The bags have no coordinates, so that bayesmil is trained without the patch "
+                "grid: its attention is not smoothed over neighbouring patches.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self.uses_grid.fill_(self.settings.spatial and sample.coords is not None)
+
+    def _weight_noise(self, noise: Noise, num_samples: int) -> list[tuple[Tensor, ...]]:
+        """Draw what each sample adds to the weights of each variational layer."""
+        shapes = [layer.weight.shape for layer in self.variational_layers]
+        counts = [shape.numel() for shape in shapes]
+        draws = noise.per_function(num_samples, sum(counts), like=self.classifier.weight)
+        return [
+            tuple(part.view(shape) for part, shape in zip(draw.split(counts), shapes, strict=True))
+            for draw in draws
+        ]
+
+    def _attention_logits(
+        self, embeddings: Float[Tensor, "T H"], draws: list[tuple[Tensor, ...]] | None
+    ) -> tuple[Float[Tensor, "S T"], Float[Tensor, "S T"]]:
+        """Return mean and log-variance of the attention logits before they are smoothed."""
+        # A sample at a time: hidden layers of all samples and instances would be too large.
+        samples = []
+        each: Sequence[Sequence[Tensor | None]] = draws or [(None, None, None)]
+        for gate_eps, value_eps, eps, *_ in each:
+            gate = self.dropout(self.gate(embeddings, gate_eps).sigmoid())
+            value = self.dropout(self.value(embeddings, value_eps).tanh())
+            samples.append(self.attention(gate * value, eps))
+        # Not in half precision, whose exponential overflows early.
+        mean, log_variance = torch.stack(samples).to(self.classifier.weight.dtype).unbind(2)
+        return mean, log_variance.clamp(max=_MAX_LOG_VARIANCE)
+
+    def _cells(self, batch: BagBatch) -> Int[Tensor, "T 2"]:
+        if batch.coords is None:
+            raise BagError(
+                "Expected coordinates of every patch, because the model was trained on the patch "
+                f"grid, but they are missing in a bag of {', '.join(batch.slide_ids)}. "
+                "Give bags with coordinates, or train with spatial off."
+            )
+        pitch = batch.patch_sizes
+        if pitch is None:
+            pitch = grid_pitch(batch.coords, batch.bag_index, batch.num_bags)
+        return grid_cells(batch.coords, batch.bag_index, pitch)
+
+    def _divergence(self, output: ModelOutput, labels: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+        """Divergence of the attention from its prior: mean of a bag's patches, then of bags."""
+        mean, log_variance = output.extras["mean"], output.extras["log_variance"]
+        bag_index = output.extras["bag_index"]
+        table = _BINARY_PRIOR if self.num_classes == 2 else (_PRIOR,) * self.num_classes
+        prior = mean.new_tensor(table)[labels][bag_index]
+        divergence = attention_divergence(mean, log_variance, prior[:, 0], prior[:, 1]).mean(0)
+        return (divergence / output.extras["sizes"][bag_index]).sum() / len(labels)
+
+
+def attention_divergence(
+    mean: Float[Tensor, "*S T"],
+    log_variance: Float[Tensor, "*S T"],
+    prior_mean: Float[Tensor, " T"],
+    prior_log_variance: Float[Tensor, " T"],
+) -> Float[Tensor, "*S T"]:
+    r"""Divergence of normals from normals.
+
+    $$ \mathrm{KL} = \tfrac12 (\log\sigma_p^2 - \log\sigma_q^2)
+       + \frac{\sigma_q^2 + (\mu_p - \mu_q)^2}{2\sigma_p^2} - \tfrac12 $$
+    """
+    squares = log_variance.exp() + (prior_mean - mean).square()
+    scaled = squares * (-prior_log_variance).exp()
+    return 0.5 * (prior_log_variance - log_variance + scaled - 1)

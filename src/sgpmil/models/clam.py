@@ -1,0 +1,181 @@
+r"""CLAM: attention pooling that also learns to tell its own extremes apart (Lu et al., 2021).
+
+$h_i = \mathrm{ReLU}(W_1 x_i + b_1)$, $e_{ir} = u_r^\top(\tanh(V h_i) \odot \sigma(U h_i))$ and
+$a_{\cdot r} = \mathrm{softmax}(e_{\cdot r})$ over the bag, for one branch $r$ (``single``,
+CLAM-SB) or one a class (``per_class``, CLAM-MB). The bag's embedding is $z_r = \sum_i a_{ir} h_i$
+and its logit $\ell_c = w_c^\top z_{r(c)} + b_c$, with $r(c) = 1$ or $c$.
+
+Each class has an instance classifier $g_c(h) \in \mathbb R^2$. In a bag of class $y$ the $k$
+instances with the most attention are positive for $g_y$ and the $k$ with the least negative; with
+``subtyping``, where classes exclude each other patch by patch, the $k$ with the most are negative
+for every other $g_c$ and the sum is divided by the number of classes. They are scored by the
+smooth top-1 SVM, $\log \sum_j \exp(s_j + [j \ne t] - s_t)$: a cross-entropy with a unit margin.
+The selection has no gradient; the embeddings of the selected have.
+
+Of a bag of $N$ instances $k = \min(B, \lfloor N / 2 \rfloor)$ are taken a side, so that none is
+asked to be both, and a bag of one instance has no extremes to learn from. (The published code
+takes $B$ always, and fails on a smaller bag.)
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.embedding import relu_layers
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float, Int
+
+__all__ = ["CLAM", "CLAMSettings", "smooth_top1_svm"]
+
+
+@dataclass(frozen=True)
+class CLAMSettings(ModelSettings):
+    """How CLAM is built.
+
+    Args:
+        hidden_dim: Width of the embedding.
+        attention_dim: Width of the attention's hidden layer.
+        dropout: Dropout of the embedding and of both factors of the gated attention.
+        branches: One attention for all classes, or one a class.
+        instances_per_side: Most instances of a bag that are taken as positive, and as negative.
+        instance_weight: Weight of the instance loss; the bag loss has the rest. At 0 there are no
+            instance classifiers.
+        subtyping: Whether a bag's foremost instances are negative for the other classes.
+    """
+
+    hidden_dim: int = 512
+    attention_dim: int = 384
+    dropout: float = 0.25
+    branches: Literal["single", "per_class"] = "single"
+    instances_per_side: int = 8
+    instance_weight: float = 0.3
+    subtyping: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim", "attention_dim", "instances_per_side")
+        # Without any weight on the bags there would be no classifier of them.
+        self.check_dropout("dropout", "instance_weight")
+        self.check_choice("branches", ("single", "per_class"))
+
+
+class CLAM(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: CLAMSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: CLAMSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        width, attention_dim = settings.hidden_dim, settings.attention_dim
+        self.mlp = relu_layers((self.feature_dim, width))
+        self.value = nn.Linear(width, attention_dim)
+        self.gate = nn.Linear(width, attention_dim)
+        num_branches = 1 if settings.branches == "single" else num_classes
+        self.attention = nn.Linear(attention_dim, num_branches)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.classifier = nn.Linear(width, num_classes)  # a row a class, whatever it is applied to
+        # Scores of all classes side by side: (negative, positive) for class 0, for class 1, ...
+        self.instance_classifiers = (
+            nn.Linear(width, 2 * num_classes) if settings.instance_weight > 0 else None
+        )
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch.
+
+        The attention of ``per_class`` is that of the class each bag is given.
+        """
+        embeddings = self.dropout(self.mlp(self.prepare(batch.features)))
+        value = self.dropout(self.value(embeddings).tanh())
+        gate = self.dropout(self.gate(embeddings).sigmoid())
+        attention_logits = self.attention(value * gate).T
+        bag_index = batch.bag_index
+        attention = bag_softmax(attention_logits, bag_index, batch.num_bags)
+        bag_embeddings = pool(attention, embeddings, batch.offsets)
+        instance_logits = embeddings @ self.classifier.weight.T
+        extras = self._for_the_loss(embeddings, attention_logits, batch)
+        if self.settings.branches == "single":
+            return ModelOutput(
+                logits=self.classifier(bag_embeddings),
+                attention=attention,
+                weights=attention,
+                instance_logits=instance_logits,
+                extras=extras,
+            )
+        logits = (bag_embeddings * self.classifier.weight).sum(-1) + self.classifier.bias
+        branch = logits.argmax(1)[bag_index]
+        return ModelOutput(
+            logits=logits.unsqueeze(1),
+            attention=attention.gather(0, branch.unsqueeze(0)),
+            evidence_samples=(attention.T * instance_logits).unsqueeze(0),
+            extras=extras,
+        )
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Cross-entropy of the bags and smooth SVM of their extreme instances, weighted."""
+        cross_entropy = F.cross_entropy(output.logits.squeeze(1), labels)
+        if self.instance_classifiers is None:
+            return Loss.of(cross_entropy=cross_entropy)
+        weight = self.settings.instance_weight
+        return Loss.of(
+            cross_entropy=(1 - weight) * cross_entropy,
+            instance=weight * self._instance_loss(output, labels),
+        )
+
+    def _for_the_loss(
+        self,
+        embeddings: Float[Tensor, "T H"],
+        attention_logits: Float[Tensor, "R T"],
+        batch: BagBatch,
+    ) -> dict[str, Tensor]:
+        if self.instance_classifiers is None:
+            return {}
+        return {
+            "instance_scores": self.instance_classifiers(embeddings),
+            # Logits order instances as attention does, but do not underflow to equal zeros.
+            "attention_logits": attention_logits.detach(),
+            "offsets": batch.offsets,
+        }
+
+    def _instance_loss(self, output: ModelOutput, labels: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+        scores = output.extras["instance_scores"].unflatten(1, (self.num_classes, 2))
+        ranking = output.extras["attention_logits"].expand(self.num_classes, -1)
+        bounds = output.extras["offsets"].tolist()
+        terms = [scores[:0].sum()]  # no instance: zero, yet a function of the parameters
+        for label, (start, end) in zip(labels.tolist(), itertools.pairwise(bounds), strict=True):
+            k = min(self.settings.instances_per_side, (end - start) // 2)
+            if k == 0:
+                continue
+            classes = range(self.num_classes) if self.settings.subtyping else (label,)
+            for c in classes:
+                # One sort for both ends: two top-k calls can return the same instance of a tie.
+                order = start + ranking[c, start:end].argsort(descending=True, stable=True)
+                chosen = torch.cat([order[:k], order[-k:]]) if c == label else order[:k]
+                targets = torch.zeros_like(chosen)
+                if c == label:
+                    targets[:k] = 1
+                terms.append(smooth_top1_svm(scores[chosen, c], targets))
+        share = self.num_classes if self.settings.subtyping else 1
+        return torch.stack(terms).sum() / (share * len(labels))
+
+
+def smooth_top1_svm(scores: Float[Tensor, "R C"], targets: Int[Tensor, " R"]) -> Float[Tensor, ""]:
+    r"""Average $\log \sum_j \exp(s_j + [j \ne t] - s_t)$ over rows.
+
+    Example:
+        >>> smooth_top1_svm(torch.tensor([[50.0, 0.0]]), torch.tensor([1]))
+        tensor(51.)
+    """
+    margin = 1 - F.one_hot(targets, scores.shape[1])
+    return F.cross_entropy(scores + margin, targets)

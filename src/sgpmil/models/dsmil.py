@@ -1,0 +1,180 @@
+r"""DSMIL: a critical instance, and what resembles it (Li et al., 2021).
+
+The first stream scores each instance, $c_{ik} = u_k^\top x_i + d_k$; the critical instance of
+class $k$ is $m_k = \arg\max_i c_{ik}$. The second compares all with it,
+$a_{\cdot k} = \mathrm{softmax}_i(q(x_i)^\top q(x_{m_k}) / \sqrt{Q})$, pools
+$z_k = \sum_i a_{ik} v(x_i)$ and classifies all the pooled together,
+$\ell^{\text{bag}}_k = b_k + \sum_c W_{kc}^\top z_c$. $q$ is two layers (ReLU, tanh), $v$ the
+identity or dropout and one ReLU layer. Weights start orthogonal, biases at zero.
+
+``softmax``  $\ell = \frac12(\ell^{\text{bag}} + c_{m_k k})$ and cross-entropy, for classes that
+             exclude each other
+``sigmoid``  as published: half the binary cross-entropy of each stream, a yes or no a class. The
+             logits are then $\log \sigma(\ell^{\text{bag}})$, whose softmax is the normalised
+             sigmoids.
+
+Two sigmoids that are trained on two exclusive classes each learn the log-odds, one with the sign
+turned. A softmax of *their* logits would take the difference, twice the log-odds, and so be too
+sure of itself; one of their logarithms gives the probability that each of them states.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float, Int
+
+__all__ = ["DSMIL", "DSMILSettings", "critical_instances"]
+
+
+@dataclass(frozen=True)
+class DSMILSettings(ModelSettings):
+    """How DSMIL is built.
+
+    Args:
+        query_dim: Width of both layers of the queries.
+        value_network: Whether a layer stands between the features and their pooling.
+        dropout: Dropout in front of that layer.
+        likelihood: Whether classes exclude each other (``softmax``) or are asked one by one.
+    """
+
+    query_dim: int = 128
+    value_network: bool = False
+    dropout: float = 0.0
+    likelihood: Literal["softmax", "sigmoid"] = "softmax"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "query_dim")
+        self.check_dropout("dropout")
+        self.check_choice("likelihood", ("softmax", "sigmoid"))
+        if self.dropout > 0 and not self.value_network:
+            raise SettingsError(
+                f"Expected value_network for dropout {self.dropout}, which is in front of it, "
+                "but got none."
+            )
+
+
+class DSMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: DSMILSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: DSMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        width, query_dim = self.feature_dim, settings.query_dim
+        self.instance_classifier = nn.Linear(width, num_classes)
+        self.query = nn.Sequential(
+            nn.Linear(width, query_dim), nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()
+        )
+        self.value = nn.Sequential()  # the identity
+        if settings.value_network:
+            self.value.extend([nn.Dropout(settings.dropout), nn.Linear(width, width), nn.ReLU()])
+        self.bag_classifier = nn.Linear(num_classes * width, num_classes)
+        for part in (self.instance_classifier, self.query, self.value, self.bag_classifier):
+            part.apply(_start_orthogonal)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch.
+
+        The attention is that of the class each bag is given.
+        """
+        features = self.prepare(batch.features)
+        instance_logits = self.instance_classifier(features)
+        critical = critical_instances(instance_logits, batch.offsets)
+        max_logits = instance_logits.gather(0, critical)
+        attention = self._attention(self.query(features), critical, batch)
+        values = self.value(features)
+        bag_logits = self.bag_classifier(pool(attention, values, batch.offsets).flatten(1))
+        evidence = None
+        if self.settings.likelihood == "softmax":
+            logits = (bag_logits + max_logits) / 2
+            evidence = self._evidence(attention, values, instance_logits, critical)
+        else:
+            logits = F.logsigmoid(bag_logits)  # not a sum over instances, so without evidence
+        attended = logits.argmax(1)[batch.bag_index]
+        return ModelOutput(
+            logits=logits.unsqueeze(1),
+            attention=attention.gather(0, attended.unsqueeze(0)),
+            evidence_samples=evidence,
+            extras={"bag_logits": bag_logits, "max_logits": max_logits},
+        )
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Cross-entropy of the streams' mean, or half the binary one of each."""
+        if self.settings.likelihood == "softmax":
+            return super().loss(output, labels, num_bags)
+        bag_logits, max_logits = output.extras["bag_logits"], output.extras["max_logits"]
+        targets = F.one_hot(labels, self.num_classes).to(bag_logits.dtype)
+        return Loss.of(
+            bag=F.binary_cross_entropy_with_logits(bag_logits, targets) / 2,
+            critical=F.binary_cross_entropy_with_logits(max_logits, targets) / 2,
+        )
+
+    def _attention(
+        self, queries: Float[Tensor, "T Q"], critical: Int[Tensor, "B C"], batch: BagBatch
+    ) -> Float[Tensor, "C T"]:
+        # A product a bag: T×C×Q is never formed.
+        similarity = [
+            queries[rows] @ queries[start:end].T
+            for rows, (start, end) in zip(
+                critical, itertools.pairwise(batch.offsets.tolist()), strict=True
+            )
+        ]
+        scaled = torch.cat(similarity, 1) / math.sqrt(self.settings.query_dim)
+        return bag_softmax(scaled, batch.bag_index, batch.num_bags)
+
+    def _evidence(
+        self,
+        attention: Float[Tensor, "C T"],
+        values: Float[Tensor, "T E"],
+        instance_logits: Float[Tensor, "T C"],
+        critical: Int[Tensor, "B C"],
+    ) -> Float[Tensor, "1 T C"]:
+        r"""$\frac12 \sum_c a_{ic} W_{kc}^\top v_i + \frac12 [i = m_k] (c_{ik} - d_k)$."""
+        weight = self.bag_classifier.weight.view(self.num_classes * self.num_classes, -1)
+        shares = (values @ weight.T).unflatten(1, (self.num_classes, self.num_classes))
+        pooled = (shares * attention.T.unsqueeze(1)).sum(2)
+        is_critical = torch.zeros_like(instance_logits).scatter(0, critical, 1.0)
+        foremost = is_critical * (instance_logits - self.instance_classifier.bias)
+        return ((pooled + foremost) / 2).unsqueeze(0)
+
+
+def critical_instances(
+    instance_logits: Float[Tensor, "T C"], offsets: Int[Tensor, " _"]
+) -> Int[Tensor, "B C"]:
+    """Return the row of each bag's instance with the largest logit, for each class.
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 0.0], [3.0, -1.0], [2.0, 2.0]])
+        >>> critical_instances(logits, torch.tensor([0, 2, 3]))
+        tensor([[1, 0],
+                [2, 2]])
+    """
+    return torch.stack(
+        [
+            start + instance_logits[start:end].argmax(0)
+            for start, end in itertools.pairwise(offsets.tolist())
+        ]
+    )
+
+
+def _start_orthogonal(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear):
+        nn.init.orthogonal_(layer.weight)
+        nn.init.zeros_(layer.bias)

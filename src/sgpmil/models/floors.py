@@ -1,0 +1,153 @@
+r"""Floors: what can be had without attention, and without looking.
+
+They are not published models but the least that one must beat. Where attention does no better
+than ``mean-pool``, it did not need to find anything; where ``max-pool`` does as well, one instance
+a slide is enough; and where ``bag-size`` does well, the labels show in how many patches a slide
+has, which every model whose pooling grows with the bag can read.
+
+``mean-pool``  $h_i = \mathrm{ReLU}(W_1 x_i + b_1)$, $\ell = W \frac1N \sum_i h_i + b$
+``max-pool``   $\ell_c = \max_i (w_c^\top h_i + b_c)$ with the same $h_i$
+``bag-size``   $\ell = w (\log_{10} N - 3) + b$
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.dsmil import critical_instances
+from sgpmil.models.embedding import relu_layers
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float
+
+__all__ = ["BagSize", "BagSizeSettings", "MaxPool", "MeanPool", "PoolSettings"]
+
+_USUAL_SIZE = 3.0
+"""Decimal logarithm of a slide's usual number of patches, about which bag sizes are centred."""
+
+
+@dataclass(frozen=True)
+class PoolSettings(ModelSettings):
+    """How a pooling without attention is built.
+
+    Args:
+        hidden_dim: Width of the embedding.
+    """
+
+    hidden_dim: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim")
+
+
+@dataclass(frozen=True)
+class BagSizeSettings(ModelSettings):
+    """The bag-size floor has no settings of its own, and no use for an encoder."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoder != "none":
+            raise SettingsError(
+                f"Expected encoder 'none' for bag-size, which reads no features, but got "
+                f"'{self.encoder}'."
+            )
+
+
+class MeanPool(MILModel):
+    """Every instance counts alike: the floor of what attention is for.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: PoolSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: PoolSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
+        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        embeddings = self.mlp(self.prepare(batch.features))
+        weights = _uniform(batch)
+        return ModelOutput(
+            logits=self.classifier(pool(weights, embeddings, batch.offsets)),
+            attention=weights,
+            weights=weights,
+            instance_logits=embeddings @ self.classifier.weight.T,
+        )
+
+
+class MaxPool(MILModel):
+    """One instance a class decides: the floor of what a bag is for.
+
+    The attention tells how near an instance is to deciding: a softmax over the bag of its logit of
+    the predicted class, less the mean of its other logits. The evidence is of those that decide.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: PoolSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: PoolSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
+        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        instance_logits = self.classifier(self.mlp(self.prepare(batch.features)))
+        deciding = critical_instances(instance_logits, batch.offsets)
+        logits = instance_logits.gather(0, deciding)
+        bag_index = batch.bag_index
+        chosen = instance_logits.gather(1, logits.argmax(1)[bag_index].unsqueeze(1))
+        others = (instance_logits.sum(1, keepdim=True) - chosen) / (self.num_classes - 1)
+        is_deciding = torch.zeros_like(instance_logits).scatter(0, deciding, 1.0)
+        evidence = is_deciding * (instance_logits - self.classifier.bias)
+        return ModelOutput(
+            logits=logits.unsqueeze(1),
+            attention=bag_softmax((chosen - others).T, bag_index, batch.num_bags),
+            evidence_samples=evidence.unsqueeze(0),
+        )
+
+
+class BagSize(MILModel):
+    """The number of instances alone: the floor of what their features are for.
+
+    No instance has a share in the logits, so there is no evidence, and the attention is uniform.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: BagSizeSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: BagSizeSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        self.classifier = nn.Linear(1, num_classes)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        sizes = batch.sizes.to(batch.features.dtype)
+        return ModelOutput(
+            logits=self.classifier((sizes.log10() - _USUAL_SIZE).view(-1, 1, 1)),
+            attention=_uniform(batch),
+        )
+
+
+def _uniform(batch: BagBatch) -> Float[Tensor, "1 T"]:
+    """Give every instance of a bag the same weight, 1 in all."""
+    sizes = batch.sizes.to(batch.features.dtype)
+    return sizes.reciprocal()[batch.bag_index].unsqueeze(0)

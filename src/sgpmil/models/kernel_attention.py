@@ -1,0 +1,209 @@
+r"""SA-AbMILP: attention pooling after kernel self-attention (Rymarczyk et al., 2021).
+
+$h_i = \mathrm{ReLU}(W_1 x_i + b_1)$. Each instance compares its query with the keys of its bag,
+$\beta_{i\cdot} = \mathrm{softmax}_j(k(q_i, k_j))$, and adds what it finds,
+$o_i = h_i + \gamma \sum_j \beta_{ij} v_j$. Then $a = \mathrm{softmax}(u^\top \tanh(V o_i))$ over
+the bag and $z = \sum_i a_i o_i$, from which the class logits are linear.
+
+``gaussian``           $\exp(-s \lVert q_i - k_j \rVert^2)$
+``inverse-quadratic``  $1 / (s \lVert q_i - k_j \rVert^2 + 1)$
+``dot``                $q_i^\top k_j$
+``laplace``            $-\lVert q_i - k_j \rVert_1$
+``module``             $\lVert q_i - k_j \rVert_1 - \lVert q_i \rVert_1 - \lVert k_j \rVert_1$
+
+The softmax stands on top of the kernel, so that the first two, which lie between 0 and 1, can make
+one instance weigh at most $e$ times another.
+
+The published scale is $s = \mathrm{ReLU}(\gamma_{\text{att}})$, started at 1: once it is not
+positive it never receives a gradient again. Here the parameter is $\log s$. On queries of 64
+features, of standardised embeddings, squared distances are above 50 and both the kernel and its
+gradient vanish at $s = 1$, so that it starts at $1 / Q$ unless set otherwise.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.embedding import relu_layers
+from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float, Int
+
+__all__ = ["KernelAttention", "KernelAttentionSettings", "KernelSelfAttention"]
+
+AttentionKernel = Literal["gaussian", "dot", "inverse-quadratic", "laplace", "module"]
+_SCALED = ("gaussian", "inverse-quadratic")
+_BLOCK_ENTRIES = 2**24
+_BLOCK_ENTRIES_L1 = 2**20  # the derivative of such a distance holds Q numbers an entry
+
+
+@dataclass(frozen=True)
+class KernelAttentionSettings(ModelSettings):
+    r"""How kernel self-attention is built.
+
+    Args:
+        hidden_dim: Width of the embedding.
+        query_dim: Width of queries and keys.
+        attention_dim: Width of the pooling attention's hidden layer.
+        dropout: Dropout of the embedding.
+        kernel: How a query is compared with a key.
+        scale_start: Where the scale of the ``gaussian`` and ``inverse-quadratic`` kernel starts:
+            at one over the width of the queries, or at ``one`` as published.
+        residual_start: Initial weight $\gamma$ of what the self-attention adds.
+    """
+
+    hidden_dim: int = 512
+    query_dim: int = 64
+    attention_dim: int = 128
+    dropout: float = 0.2
+    kernel: AttentionKernel = "gaussian"
+    scale_start: Literal["width", "one"] = "width"
+    residual_start: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_at_least(1, "hidden_dim", "query_dim", "attention_dim")
+        self.check_dropout("dropout")
+        self.check_choice("kernel", get_args(AttentionKernel))
+        self.check_choice("scale_start", ("width", "one"))
+
+
+class KernelSelfAttention(nn.Module):
+    """Let every instance of a bag look at every other through a kernel.
+
+    Of the matrix of all pairs no more than a block of rows exists at a time. Where a bag has more
+    than one, the backward pass computes them again instead of keeping them.
+
+    Args:
+        dim: Width of the embeddings.
+        query_dim: Width of queries and keys.
+        kernel: How a query is compared with a key.
+        scale: Initial scale of the kernel, where it has one.
+        residual: Initial weight of what is added.
+    """
+
+    def __init__(
+        self, dim: int, query_dim: int, kernel: str, *, scale: float, residual: float
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.block_entries = (
+            _BLOCK_ENTRIES_L1 if kernel in ("laplace", "module") else _BLOCK_ENTRIES
+        )
+        self.query = nn.Linear(dim, query_dim)
+        self.key = nn.Linear(dim, query_dim)
+        self.value = nn.Linear(dim, dim)
+        self.residual = nn.Parameter(torch.tensor(residual))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale))) if kernel in _SCALED else None
+
+    def forward(
+        self, embeddings: Float[Tensor, "T H"], offsets: Int[Tensor, " _"]
+    ) -> Float[Tensor, "T H"]:
+        """Add to each instance of packed bags what it finds in its bag."""
+        queries, keys, values = (f(embeddings) for f in (self.query, self.key, self.value))
+        found = [
+            block
+            for start, end in itertools.pairwise(offsets.tolist())
+            for block in self._rows(queries[start:end], keys[start:end], values[start:end])
+        ]
+        return embeddings + self.residual * torch.cat(found)
+
+    def _rows(
+        self,
+        queries: Float[Tensor, "N Q"],
+        keys: Float[Tensor, "N Q"],
+        values: Float[Tensor, "N H"],
+    ) -> list[Float[Tensor, "_ H"]]:
+        blocks = queries.split(max(1, self.block_entries // len(keys)))
+        if len(blocks) == 1 or not torch.is_grad_enabled():
+            return [self._look(block, keys, values) for block in blocks]
+        return [
+            checkpoint(
+                self._look, block, keys, values, use_reentrant=False, preserve_rng_state=False
+            )
+            for block in blocks
+        ]
+
+    def _look(
+        self,
+        queries: Float[Tensor, "R Q"],
+        keys: Float[Tensor, "N Q"],
+        values: Float[Tensor, "N H"],
+    ) -> Float[Tensor, "R H"]:
+        return self.energy(queries, keys).softmax(1).to(values.dtype) @ values
+
+    def energy(
+        self, queries: Float[Tensor, "R Q"], keys: Float[Tensor, "N Q"]
+    ) -> Float[Tensor, "R N"]:
+        """Compare queries with keys, up to what a softmax over the keys drops."""
+        # Not in half precision: a distance is a small difference of large numbers.
+        with torch.autocast(queries.device.type, enabled=False):
+            if queries.dtype in (torch.float16, torch.bfloat16):
+                queries, keys = queries.float(), keys.float()
+            if self.log_scale is not None:
+                inner = queries @ keys.T
+                norms = queries.square().sum(1, keepdim=True) + keys.square().sum(1)
+                scaled = self.log_scale.exp() * (norms - 2 * inner).clamp(min=0)
+                return (-scaled).exp() if self.kernel == "gaussian" else 1 / (scaled + 1)
+            if self.kernel == "dot":
+                return queries @ keys.T
+            distance = torch.cdist(queries, keys, p=1)
+            # The norm of a query is the same for all keys.
+            return -distance if self.kernel == "laplace" else distance - keys.abs().sum(1)
+
+
+class KernelAttention(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Its evidence is of $o_i$: of an instance together with what it found in its bag.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+    """
+
+    settings: KernelAttentionSettings
+
+    def __init__(self, in_dim: int, num_classes: int, settings: KernelAttentionSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
+        self.dropout = nn.Dropout(settings.dropout)
+        self.self_attention = KernelSelfAttention(
+            settings.hidden_dim,
+            settings.query_dim,
+            settings.kernel,
+            scale=1.0 if settings.scale_start == "one" else 1 / settings.query_dim,
+            residual=settings.residual_start,
+        )
+        self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
+        self.attention = nn.Linear(settings.attention_dim, 1)
+        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+        own = (self.mlp, self.self_attention, self.value, self.attention, self.classifier)
+        for part in own:  # an encoder keeps its own start
+            part.apply(_start_xavier)
+
+    def forward(self, batch: BagBatch) -> ModelOutput:
+        """Classify the bags of a packed batch."""
+        embeddings = self.dropout(self.mlp(self.prepare(batch.features)))
+        embeddings = self.self_attention(embeddings, batch.offsets)
+        attention_logits = self.attention(self.value(embeddings).tanh()).T
+        attention = bag_softmax(attention_logits, batch.bag_index, batch.num_bags)
+        return ModelOutput(
+            logits=self.classifier(pool(attention, embeddings, batch.offsets)),
+            attention=attention,
+            weights=attention,
+            instance_logits=embeddings @ self.classifier.weight.T,
+        )
+
+
+def _start_xavier(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)

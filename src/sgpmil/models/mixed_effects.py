@@ -1,0 +1,114 @@
+r"""The posterior of MixMIL's effects.
+
+Each of $P$ outputs has effects of $Q$ features on the attention, $u \sim N(0, s_u^2 I)$, and on
+the bag, $z \sim N(0, s_z^2 I)$, whose scales are learnt. Their posterior is one normal
+distribution of $(u, z) \in \mathbb R^{2Q}$,
+
+``full``        $N(m, F F^\top + 10^{-4} I)$ with any matrix $F$
+``mean_field``  $N(m, \mathrm{diag}(v))$
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.gp.noise import Noise
+from sgpmil.shapes import Float
+
+__all__ = ["COVARIANCES", "Covariance", "EffectPosterior"]
+
+Covariance = Literal["full", "mean_field"]
+COVARIANCES: tuple[str, ...] = get_args(Covariance)
+
+_JITTER = 1e-4
+_START_VARIANCE = 0.1
+"""Variance at the start: of attention effects, and of bag effects relative to their size."""
+
+
+class EffectPosterior(nn.Module):
+    """The posterior; attention effects come first, bag effects second.
+
+    Args:
+        num_outputs: Number of outputs P.
+        num_features: Number of features Q.
+        covariance: Whether effects are correlated.
+    """
+
+    def __init__(self, num_outputs: int, num_features: int, covariance: str) -> None:
+        super().__init__()
+        P, Q = num_outputs, num_features
+        variance = torch.full((P, 2 * Q), _START_VARIANCE)
+        bag_effects = variance[:, Q:].sqrt() * torch.randn(P, Q)
+        self.mean = nn.Parameter(torch.cat([torch.zeros(P, Q), bag_effects], 1))
+        if covariance == "full":
+            self.factor = nn.Parameter(_near_diagonal(variance))
+        else:
+            self.log_variance = nn.Parameter(variance.log())
+        self.attention_log_scale = nn.Parameter(0.5 * torch.full((P,), 0.5).log())
+        self.bag_log_scale = nn.Parameter(0.5 * torch.full((P,), 0.5).log())
+        self.is_full = covariance == "full"
+
+    @torch.no_grad()
+    def start(self, bag_effects: Float[Tensor, "P Q"], generator: torch.Generator) -> None:
+        """Start from given bag effects, and from attention that is the same for all instances."""
+        size = bag_effects.square().mean(1, keepdim=True)
+        attention_variance = torch.full_like(bag_effects, _START_VARIANCE)
+        variance = torch.cat(
+            [attention_variance, (_START_VARIANCE * size).expand_as(bag_effects)], 1
+        )
+        self.mean.copy_(torch.cat([torch.zeros_like(bag_effects), bag_effects], 1))
+        if self.is_full:
+            self.factor.copy_(_near_diagonal(variance.cpu(), generator))
+        else:
+            self.log_variance.copy_(variance.log())
+        # The scales that explain these effects best: their mean squares in the posterior.
+        self.attention_log_scale.copy_(0.5 * attention_variance.mean(1).log())
+        self.bag_log_scale.copy_(0.5 * ((1 + _START_VARIANCE) * size.squeeze(1)).log())
+
+    def draw(self, noise: Noise, num_samples: int) -> Float[Tensor, "S P E"]:
+        """Draw the effects of functions."""
+        draws = 1 + self.is_full
+        # In single precision always: in another one a seed gives other functions.
+        flat = noise.per_function(num_samples, draws * self.mean.numel(), like=self.mean.float())
+        eps = flat.to(self.mean.dtype).view(num_samples, draws, *self.mean.shape)
+        if not self.is_full:
+            return self.mean + (0.5 * self.log_variance).exp() * eps[:, 0]
+        with torch.autocast(self.mean.device.type, enabled=False):
+            correlated = torch.einsum("pde,spe->spd", self.factor, eps[:, 0])
+        return self.mean + correlated + _JITTER**0.5 * eps[:, 1]
+
+    def kl(self) -> Float[Tensor, ""]:
+        r"""Divergence of the posterior from the prior, summed over outputs.
+
+        With $V$ the prior's variances and $\Sigma$ the posterior's covariance,
+
+        $$ \mathrm{KL} = \tfrac12 \Big[\sum_d \frac{\Sigma_{dd} + m_d^2}{V_d} - 2Q
+           + \sum_d \log V_d - \log\det \Sigma\Big]. $$
+        """
+        # Half and single precision lose the determinant of a matrix of this size.
+        with torch.autocast(self.mean.device.type, enabled=False):
+            mean = self.mean.double()
+            scales = torch.stack([self.attention_log_scale, self.bag_log_scale], 1).double()
+            log_prior = (2 * scales).repeat_interleave(mean.shape[1] // 2, dim=1)
+            if self.is_full:
+                factor = self.factor.double()
+                jitter = _JITTER * torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
+                covariance = factor @ factor.mT + jitter
+                variance = covariance.diagonal(dim1=1, dim2=2)
+                cholesky = torch.linalg.cholesky(covariance)
+                log_det = 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum()
+            else:
+                variance = self.log_variance.double().exp()
+                log_det = self.log_variance.double().sum()
+            ratio = (variance + mean.square()) * (-log_prior).exp()
+            return (0.5 * ((ratio - 1 + log_prior).sum() - log_det)).to(self.mean.dtype)
+
+
+def _near_diagonal(
+    variance: Float[Tensor, "P E"], generator: torch.Generator | None = None
+) -> Float[Tensor, "P E E"]:
+    """A factor of nearly that covariance; exactly, correlations would have no gradient."""
+    shape = (*variance.shape, variance.shape[1])
+    noise = torch.randn(shape, generator=generator, dtype=variance.dtype)
+    return variance.sqrt().diag_embed() + 1e-4 * noise

@@ -1,0 +1,314 @@
+r"""MixMIL: a generalised linear mixed model with attention (Engelmann et al., 2024).
+
+For each of $P$ outputs the features have effects $u_p$ on the attention and $z_p$ on the bag (see
+`mixed_effects`). With the features $x_k$ of an instance, which are projected and divided by
+$\sqrt Q$, so that an attention logit has the same prior for any number $Q$ of them,
+
+$$ w_{kp} = \mathrm{softmax}_k(x_k \cdot u_p), \quad b_p = \mathrm{rms}(z_p), \quad
+   r_p = \sum_k w_{kp}\, \frac{x_k \cdot z_p}{b_p}, \quad
+   \ell_p = \alpha_p + b_p \frac{r_p - \bar r_p}{\mathrm{sd}(r_p)}, $$
+
+where mean and deviation are over bags. Two classes have one output and the logits $(0, \ell)$,
+more have an output each. Minimised is $-\mathrm E_q[\log p_y]$ of a bag plus the divergence of
+the effects' posterior $q$ over the number of bags.
+
+The published code takes mean and deviation of $r$ from the batch that it predicts, so that a bag
+alone is always given 0, and leaves the intercept out. Here training takes those of the batch
+where it has `MIN_BAGS` bags or more, and running ones otherwise. Prediction draws the same
+functions of the posterior every time; each has its own statistics over the training bags, which
+`MixMIL.conclude` computes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
+from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.likelihood import negative_log_likelihood
+from sgpmil.models.mean_model import fit_mean_model
+from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior
+from sgpmil.models.pooling import bag_softmax
+from sgpmil.shapes import Float, Int
+
+__all__ = ["MIN_BAGS", "MixMIL", "MixMILSettings"]
+
+MIN_BAGS = 16
+"""Bags of a batch from which on training standardises by the batch's own statistics."""
+
+_MOMENTUM = 0.1
+_MIN_STD = 1e-6
+_Likelihood = Literal["auto", "bernoulli", "categorical"]
+
+
+@dataclass(frozen=True)
+class MixMILSettings(ModelSettings):
+    """How MixMIL is built.
+
+    Args:
+        projection_dim: Number of features after a learnt projection; 0 leaves them as they are.
+        covariance: Whether effects are correlated in the posterior.
+        likelihood: ``bernoulli`` has one output for two classes, ``categorical`` an output a
+            class; ``auto`` is the former for two classes and the latter for more.
+        num_samples: Number of samples that prediction draws.
+        num_train_samples: Number of samples that a training step draws.
+        kl_factor: Weight of the KL divergence.
+        noise_seed: Seed of the samples that prediction draws; the model keeps statistics of each.
+    """
+
+    projection_dim: int = 512
+    covariance: Covariance = "full"
+    likelihood: _Likelihood = "auto"
+    num_samples: int = 30
+    num_train_samples: int = 8
+    kl_factor: float = 1.0
+    noise_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_choice("covariance", COVARIANCES)
+        self.check_choice("likelihood", get_args(_Likelihood))
+        self.check_at_least(0, "projection_dim", "kl_factor", "noise_seed")
+        self.check_at_least(1, "num_samples", "num_train_samples")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    r"""What R functions say of the instances and bags of a batch.
+
+    Args:
+        weights: Softmax weights $w$ of the instances.
+        values: $x_k \cdot z / b$ of the instances.
+        effects: $r$ of the bags.
+        scale: $b$.
+    """
+
+    weights: Float[Tensor, "R P T"]
+    values: Float[Tensor, "R P T"]
+    effects: Float[Tensor, "R P B"]
+    scale: Float[Tensor, "R P"]
+
+
+class MixMIL(MILModel):
+    """The model; see the module's text for what it computes.
+
+    Args:
+        in_dim: Number of features of an instance.
+        num_classes: Number of classes.
+        settings: How it is built.
+
+    Raises:
+        SettingsError: A Bernoulli likelihood is asked for with more than two classes.
+    """
+
+    is_probabilistic: ClassVar[bool] = True
+    settings: MixMILSettings
+    effect_mean: Tensor
+    effect_std: Tensor
+    bags_seen: Tensor
+
+    def __init__(self, in_dim: int, num_classes: int, settings: MixMILSettings) -> None:
+        super().__init__(in_dim, num_classes, settings)
+        if settings.likelihood == "bernoulli" and num_classes > 2:
+            raise SettingsError(
+                "Expected two classes for the likelihood 'bernoulli', "
+                f"but got {num_classes}. Use 'categorical'."
+            )
+        is_bernoulli = num_classes == 2 and settings.likelihood != "categorical"
+        num_outputs = 1 if is_bernoulli else num_classes
+        num_features = settings.projection_dim or self.feature_dim
+        self.projection: nn.Module = nn.Identity()
+        if settings.projection_dim:
+            self.projection = nn.Linear(self.feature_dim, num_features)
+            # The origin of the features has no effect but through running statistics.
+            nn.init.zeros_(self.projection.bias)
+        self.posterior = EffectPosterior(num_outputs, num_features, settings.covariance)
+        self.intercept = nn.Parameter(torch.zeros(num_outputs))
+        # Mean and deviation of r over training bags: of the posterior's mean, and of each
+        # function that prediction draws.
+        rows = 1 + settings.num_samples
+        self.register_buffer("effect_mean", torch.zeros(rows, num_outputs))
+        self.register_buffer("effect_std", torch.ones(rows, num_outputs))
+        self.register_buffer("bags_seen", torch.zeros(num_classes))
+
+    def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
+        """Classify the bags of a packed batch.
+
+        Args:
+            batch: The bags.
+            noise: Source of the draws. By default fresh in training, and in prediction that of
+                the functions whose statistics the model has; the statistics of functions from
+                any other source are taken to be those of the posterior's mean.
+        """
+        if self.training:
+            draws = self.posterior.draw(noise or FreshNoise(), self.settings.num_train_samples)
+            found = self._mix(batch, draws)
+            return self._output(batch, found, *self._training_statistics(found.effects))
+        rows = slice(None) if noise is None else slice(1)
+        found = self._mix(batch, self._mean_and_draws(noise))
+        return self._output(
+            batch, found, self.effect_mean[rows], self.effect_std[rows], has_mean=True
+        )
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Divergence of the effects' posterior from their prior."""
+        return self.posterior.kl()
+
+    def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
+        """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
+        if self.training:
+            self.bags_seen += labels.bincount(minlength=self.num_classes)
+        nll = negative_log_likelihood(output.logits, labels, "mean_log_prob")
+        return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
+
+    @torch.no_grad()
+    def initialise(self, sample: BagBatch, *, seed: int) -> None:
+        """Fit the standardisation, and start from a regression of the bags' mean features."""
+        super().initialise(sample, seed=seed)
+        self.bags_seen.zero_()
+        labels = sample.labels.tolist()
+        # A class without bags, or bags without a class, leave effects as they are.
+        if set(labels) == set(range(self.num_classes)):
+            features = self._features(sample)
+            total = features.new_zeros(sample.num_bags, features.shape[1])
+            means = total.index_add(0, sample.bag_index, features) / sample.sizes.unsqueeze(1)
+            fitted = fit_mean_model(means, labels, len(self.intercept))
+            if fitted is not None:
+                bag_effects, intercepts = fitted
+                self.posterior.start(bag_effects, torch.Generator().manual_seed(seed))
+                self.intercept.copy_(intercepts)
+        self.conclude([sample])
+
+    @torch.no_grad()
+    def conclude(self, batches: Iterable[BagBatch]) -> None:
+        """Take the statistics of each function of prediction over the training bags.
+
+        Classes count as often as training drew them, which may be rare ones more often than they
+        are: the intercept was learnt for these proportions.
+
+        Args:
+            batches: Every training bag once, packed.
+        """
+        was_training = self.training
+        self.eval()
+        functions = self._mean_and_draws(None)
+        parts, labels = [], []
+        for batch in batches:
+            moved = batch.to(functions.device, dtype=functions.dtype)
+            parts.append(self._mix(moved, functions).effects.double())
+            labels.append(moved.labels)
+        self.train(was_training)
+        r = torch.cat(parts, 2)
+        if r.shape[2] < 2:
+            return
+        share = self._shares(torch.cat(labels))
+        mean = r @ share
+        # The unbiased variance where bags do not count alike.
+        variance = (r - mean.unsqueeze(2)).square() @ share / (1 - share.square().sum())
+        self.effect_mean.copy_(mean)
+        self.effect_std.copy_(variance.sqrt().clamp(min=_MIN_STD))
+
+    def _features(self, batch: BagBatch) -> Float[Tensor, "T Q"]:
+        projected = self.projection(self.prepare(batch.features))
+        return projected.to(self.intercept.dtype) / projected.shape[1] ** 0.5
+
+    def _mean_and_draws(self, noise: Noise | None) -> Float[Tensor, "R P E"]:
+        """The functions of prediction: first the posterior's mean, then the samples."""
+        source = noise or RepeatableNoise(self.settings.noise_seed)
+        draws = self.posterior.draw(source, self.settings.num_samples)
+        return torch.cat([self.posterior.mean.unsqueeze(0), draws])
+
+    def _mix(self, batch: BagBatch, functions: Float[Tensor, "R P E"]) -> _Mixture:
+        x = self._features(batch)
+        shape = functions.shape[:2]
+        # Not in half precision: bags differ by little in r.
+        with torch.autocast(x.device.type, enabled=False):
+            u, z = functions.flatten(0, 1).chunk(2, dim=1)
+            scale = z.square().mean(1, keepdim=True).clamp(min=_MIN_STD**2).sqrt()
+            weights = bag_softmax(u @ x.T, batch.bag_index, batch.num_bags)
+            values = (z / scale) @ x.T
+            total = x.new_zeros(len(z), batch.num_bags)
+            effects = total.index_add(1, batch.bag_index, weights * values)
+        return _Mixture(
+            weights=weights.unflatten(0, shape),
+            values=values.unflatten(0, shape),
+            effects=effects.unflatten(0, shape),
+            scale=scale.view(shape),
+        )
+
+    def _output(
+        self,
+        batch: BagBatch,
+        found: _Mixture,
+        mean: Float[Tensor, "#R P"],
+        std: Float[Tensor, "#R P"],
+        *,
+        has_mean: bool = False,
+    ) -> ModelOutput:
+        """Make logits, attention and evidence of the functions.
+
+        Args:
+            batch: The bags.
+            found: What the functions say of them.
+            mean: Mean of $r$ over bags.
+            std: Deviation of $r$ over bags.
+            has_mean: Whether the first function is the posterior's mean and not a sample.
+        """
+        centre, gain = mean.unsqueeze(2), (found.scale / std).unsqueeze(2)
+        outputs = self.intercept.unsqueeze(1) + gain * (found.effects - centre)
+        # Weights sum to 1, so that this sums to the logit less the intercept; without the centre
+        # it would depend on the origin of the features, which prediction does not.
+        evidence = gain * found.weights * (found.values - centre)
+        samples = slice(int(has_mean), None)
+        logits = _logits(outputs)[samples].permute(2, 0, 1)
+        if outputs.shape[1] == 1:
+            attention = found.weights.squeeze(1)
+        else:
+            predicted = logits.softmax(-1).mean(1).argmax(1)[batch.bag_index]
+            attention = found.weights.gather(1, predicted.expand(len(outputs), 1, -1)).squeeze(1)
+        return ModelOutput(
+            logits=logits,
+            attention=attention[samples],
+            weights=attention[samples],
+            evidence_samples=_logits(evidence)[samples].mT,
+            attention_score=attention[0] if has_mean else None,
+        )
+
+    def _training_statistics(
+        self, effects: Float[Tensor, "S P B"]
+    ) -> tuple[Float[Tensor, "#S P"], Float[Tensor, "#S P"]]:
+        """Return mean and deviation of $r$ to standardise by, and move the running ones on."""
+        num_bags = effects.shape[2]
+        running_mean = self.effect_mean[1:].mean(0)
+        running_variance = self.effect_std[1:].square().mean(0)
+        mean = effects.mean(2)
+        # A bag alone does not deviate from its own mean.
+        centre = mean if num_bags > 1 else running_mean.expand_as(mean)
+        squares = (effects - centre.unsqueeze(2)).square()
+        variance = squares.sum(2) / max(num_bags - 1, 1)
+        next_variance = running_variance.lerp(variance.detach().mean(0), _MOMENTUM)
+        self.effect_mean.copy_(running_mean.lerp(mean.detach().mean(0), _MOMENTUM))
+        self.effect_std.copy_(next_variance.sqrt().clamp(min=_MIN_STD))
+        if num_bags >= MIN_BAGS:
+            return mean, variance.clamp(min=_MIN_STD**2).sqrt()
+        return running_mean.unsqueeze(0), running_variance.sqrt().unsqueeze(0)
+
+    def _shares(self, labels: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """How much each bag counts: its class as much as training drew it, or all alike."""
+        seen = self.bags_seen.double()
+        counts = labels.clamp(min=0).bincount(minlength=self.num_classes)
+        weight = (seen / counts.clamp(min=1))[labels.clamp(min=0)]
+        if bool((labels < 0).any()) or bool((weight == 0).any()):
+            weight = torch.ones_like(weight)
+        return weight / weight.sum()
+
+
+def _logits(outputs: Float[Tensor, "R P N"]) -> Float[Tensor, "R C N"]:
+    """Add the logit of the first of two classes, 0, where they share an output."""
+    is_shared = outputs.shape[1] == 1
+    return torch.cat([torch.zeros_like(outputs), outputs], 1) if is_shared else outputs
