@@ -6,12 +6,18 @@ python benchmarks/digits.py --table sampling
 import argparse
 from pathlib import Path
 
-from colon import TABLES
-from variants import run_variants, table
+from colon import TABLES, table
 
-from sgpmil.bags import make_kfold
+from sgpmil.bags import BagDataset, Fold, make_kfold
 from sgpmil.experiments.demo import DEMO_TRAINING
 from sgpmil.experiments.digits import digit_bags
+from sgpmil.experiments.study import StudySet, plan_jobs, run_jobs
+
+
+def load() -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Make the bags and five folds."""
+    bags = digit_bags()
+    return bags, make_kfold(bags.label_table(), num_folds=5)
 
 
 def main() -> None:
@@ -22,18 +28,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
-    folds = make_kfold(digit_bags().label_table(), num_folds=5)
-    rows = run_variants(
-        digit_bags,
-        folds,
-        TABLES[options.table],
-        seeds=options.seeds,
-        training=DEMO_TRAINING,
-        out=options.out / f"digits-{options.table}.jsonl",
-        jobs=options.jobs,
+    variants = TABLES[options.table]
+    jobs = plan_jobs(
+        StudySet("digits", load), variants, seeds=options.seeds, training=DEMO_TRAINING
     )
+    out = options.out / f"digits-{options.table}"
+    results = run_jobs(jobs, out, processes=options.jobs)
     for part in ("val", "test"):
-        print(f"\n{part}\n{table(rows, TABLES[options.table], part)}")
+        print(f"\n{part}\n{table(results, variants, part)}")
 
 
 if __name__ == "__main__":

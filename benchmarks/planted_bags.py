@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from variants import Variant
 
 from sgpmil.bags import Bag, BagBatch, BagDataset
 from sgpmil.evaluation import evaluate, predict
+from sgpmil.experiments.study import Variant
 from sgpmil.models import build_model
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings

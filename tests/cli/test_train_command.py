@@ -1,7 +1,10 @@
 import json
+import re
 
 import pytest
 
+from sgpmil import list_models
+from sgpmil.cli.train_command import MODEL_NAMES
 from sgpmil.evaluation import read_predictions
 
 
@@ -56,6 +59,22 @@ def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     again = [run / "fold-0", folder, "--out", predictions, "--overwrite", "--labels", labels]
     assert sgpmil("predict", *again)[0] == 0
     assert sgpmil("evaluate", predictions)[0] == 0
+
+
+def test_every_model_is_named_in_the_help():
+    words = re.split(r", | or ", MODEL_NAMES)
+    assert sorted(words) == list_models()
+
+
+def test_a_model_is_trained_with_its_own_settings(sgpmil, slides, tmp_path):
+    folder, labels = slides
+    run = tmp_path / "run"
+    arguments = ["--features", folder, "--labels", labels, "--run", run, "--model", "abmil"]
+    arguments += ["--epochs", "1", "--fold", "0", "--set", "model.settings.hidden-dim=4"]
+    assert sgpmil("train", *arguments)[0] == 0
+    training = json.loads((run / "run.json").read_text())["settings"]["training"]
+    assert (training["optimiser"], training["learning_rate"]) == ("adam", 5e-4)
+    assert (training["bags_per_step"], training["epochs"]) == (1, 1)
 
 
 def test_unknown_setting_is_named_with_its_path(sgpmil, trained):

@@ -1,10 +1,24 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sgpmil.bags import BagDataset, pack_bags
-from sgpmil.errors import SettingsError
-from sgpmil.experiments.recipe import list_recipes, load_recipe, read_data, starter_recipe
+from sgpmil.bags.splits import Fold
+from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.experiments import recipe as recipe_module
+from sgpmil.experiments.recipe import (
+    DataSection,
+    ModelSection,
+    Recipe,
+    list_recipes,
+    load_recipe,
+    read_data,
+    run_recipe,
+    starter_recipe,
+)
+from sgpmil.training.defaults import default_training
+from sgpmil.training.settings import TrainingSettings
 
 
 @pytest.fixture
@@ -93,6 +107,93 @@ def test_starter_recipe_is_a_recipe(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(starter_recipe())
     assert load_recipe(path).model.name == "sgpmil"
+
+
+# The model's own training
+
+OWN = TrainingSettings(epochs=5, optimiser="adam", select="best", patience=2, validation="optional")
+
+
+@pytest.fixture
+def own_training(monkeypatch):
+    """Give ABMIL settings that differ from SGPMIL's wherever a test looks."""
+    found = {"abmil": OWN, "sgpmil": TrainingSettings()}
+    monkeypatch.setattr(recipe_module, "default_training", found.__getitem__)
+
+
+@pytest.mark.usefixtures("own_training")
+def test_the_training_section_replaces_values_of_the_models_own(recipe):
+    loaded = load_recipe(recipe, values={"model.name": "abmil"})
+    assert loaded.training == replace(OWN, learning_rate=1e-3, epochs=7)
+    assert load_recipe(recipe).training == TrainingSettings(learning_rate=1e-3, epochs=7)
+
+
+@pytest.mark.usefixtures("own_training")
+@pytest.mark.parametrize("section", ["", "training:\n", "training: {}\n", "training:\n  # none\n"])
+def test_an_empty_training_section_is_the_models_own(tmp_path, section):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {{features: f}}\nmodel: {{name: abmil}}\n{section}")
+    assert load_recipe(path).training == OWN
+
+
+@pytest.mark.usefixtures("own_training")
+def test_stopping_that_is_asked_for_is_not_left_out_for_want_of_validation(recipe):
+    values = {"model.name": "abmil"}
+    for assignment in ("training.patience=2", "training.select=best"):
+        loaded = load_recipe(recipe, values=values, assignments=[assignment])
+        assert loaded.training.validation == "required"
+    both = ["training.patience=3", "training.validation=optional"]
+    assert load_recipe(recipe, values=values, assignments=both).training.validation == "optional"
+
+
+def test_settings_of_several_values_may_be_lists(recipe):
+    loaded = load_recipe(recipe, assignments=["training.betas=[0.5, 0.9]"])
+    assert loaded.training.betas == (0.5, 0.9)
+    with pytest.raises(SettingsError, match="betas"):
+        load_recipe(recipe, assignments=["training.betas=[0.5, 0.9, 0.99]"])
+
+
+@pytest.mark.usefixtures("own_training")
+def test_a_recipe_made_in_python_has_the_models_own_training():
+    data, model = DataSection(features=Path("f")), ModelSection(name="abmil")
+    assert Recipe(data=data, model=model).training == OWN
+    assert Recipe(data=data).training == TrainingSettings()
+    mine = TrainingSettings(epochs=3)
+    assert Recipe(data=data, model=model, training=mine).training == mine
+
+
+def test_the_starter_recipe_trains_another_model_with_its_own(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(starter_recipe().replace("name: sgpmil", "name: abmil"))
+    loaded = load_recipe(path)
+    assert loaded.model.name == "abmil"
+    assert loaded.training == default_training("abmil")
+    # What is commented out is what SGPMIL's own are.
+    text = starter_recipe().replace("# epochs", "epochs").replace("# learning", "learning")
+    path.write_text(text)
+    assert load_recipe(path).training == default_training("sgpmil")
+    assert "epochs: 30" in text
+
+
+@pytest.mark.usefixtures("own_training")
+def test_folds_without_validation_slides_are_trained_all_the_same(tmp_path, rng):
+    bags = BagDataset.from_arrays(
+        [rng.normal(size=(3, 2)) + 3 * (i % 2) for i in range(8)],
+        [i % 2 for i in range(8)],
+        slide_ids=[f"s{i}" for i in range(8)],
+    )
+    fold = Fold("0", train=bags.slide_ids[:6], val=(), test=bags.slide_ids[6:])
+    values = {
+        "data.features": "f",
+        "model.name": "abmil",
+        "model.settings.hidden_dim": 4,
+        "training.epochs": 1,
+    }
+    made = run_recipe(load_recipe(values=values), bags, [fold], tmp_path / "run", progress=False)
+    assert made.predictions[0].slide_ids == ("s6", "s7")
+    asked = load_recipe(values=values | {"training.patience": 2})
+    with pytest.raises(TrainingError, match="validation slides"):
+        run_recipe(asked, bags, [fold], tmp_path / "asked", progress=False)
 
 
 def test_folds_are_made_where_none_are_given(tmp_path, rng):

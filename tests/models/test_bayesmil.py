@@ -154,6 +154,15 @@ def test_training_takes_one_draw_with_dropout_and_prediction_repeats_itself():
     assert not torch.equal(first.logits, second.logits)
 
 
+def test_no_noise_is_the_posterior_mean_in_training_as_well():
+    model = model_on_grid(dropout=0.0)
+    batch = BagBatch.pack(grid_bags())
+    predicted = model(batch, noise=ZeroNoise())
+    trained = model.train()(batch, noise=ZeroNoise())
+    assert torch.allclose(trained.logits, predicted.logits[:, :1])
+    assert torch.allclose(trained.attention, predicted.attention[:1])
+
+
 def test_dropout_is_before_the_relu():
     model = model_on_grid(dropout=0.9).train()
     layers = [type(layer).__name__ for layer in model.mlp]

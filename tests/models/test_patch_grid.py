@@ -70,6 +70,17 @@ def test_neighbours_are_one_patch_apart_wherever_the_tissue_lies(pitch, origin):
     assert (result - convolved(values, 5, 6)).abs().max() < 1e-3
 
 
+def test_moving_the_tissue_changes_nothing():
+    torch.manual_seed(0)
+    coords = torch.randint(0, 5000, (50, 2))  # on no grid
+    index = torch.tensor([0] * 30 + [1] * 20)
+    cells = grid_cells(coords, index, torch.tensor([448, 300]))
+    for shift in ([1, 0], [-77, 223], [100_003, 61_111]):
+        moved = coords + torch.tensor(shift)
+        assert torch.equal(grid_cells(moved, index, torch.tensor([448, 300])), cells)
+    assert cells[:30].amin(0).tolist() == cells[30:].amin(0).tolist() == [0, 0]
+
+
 def test_missing_patches_count_as_zero():
     torch.manual_seed(0)
     values = torch.randn(1, 30)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.models.sgpmil import SGPMIL
+from sgpmil.training import defaults
 from sgpmil.training.fit import fit
 from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.settings import TrainingSettings
@@ -108,6 +109,18 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             self.epoch_metrics |= made_up
 
         monkeypatch.setattr(LightningModel, "on_validation_epoch_end", on_validation_epoch_end)
+
+    return give
+
+
+@pytest.fixture
+def own_training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingSettings]:
+    """Give a model other training settings as its own."""
+
+    def give(model: str = "sgpmil", **values: Any) -> TrainingSettings:
+        settings = quick(**values)
+        monkeypatch.setitem(defaults._DEFAULTS, model, settings)
+        return settings
 
     return give
 

@@ -71,6 +71,22 @@ def test_the_sequential_loader_gives_every_bag_once_in_order():
     assert [batch.slide_ids for batch in batches] == [("s0", "s1"), ("s2", "s3"), ("s4",)]
 
 
+@pytest.mark.parametrize(
+    ("most", "groups"),
+    [
+        (None, [4, 1]),
+        (9, [3, 2]),  # bags of 2, 3, 4, 5, 2 instances
+        (8, [2, 1, 2]),
+        (5, [2, 1, 1, 1]),
+        (1, [1, 1, 1, 1, 1]),  # a larger bag is not left out
+    ],
+)
+def test_a_batch_has_at_most_so_many_bags_and_instances(most, groups):
+    batches = list(sequential_loader(toy_bags(5), 4, most))
+    assert [batch.num_bags for batch in batches] == groups
+    assert [s for b in batches for s in b.slide_ids] == ["s0", "s1", "s2", "s3", "s4"]
+
+
 def test_there_are_no_batches_beyond_the_last():
     batches = PackedBatches(toy_bags(3), [[0], [1, 2]])
     assert len(batches) == 2

@@ -82,6 +82,32 @@ def test_early_stopping_counts_the_epochs_since_the_best(tmp_path, judge, patien
     assert epochs_of(tmp_path) == list(range(last + 1))
 
 
+@pytest.mark.parametrize(
+    ("min_epochs", "last"),
+    # A patience of 1 would stop after epoch 3; epoch 4 is no best one either, 5 and 6 are.
+    [(0, 3), (4, 3), (5, 4), (6, 6), (100, 6)],
+)
+def test_early_stopping_waits_for_the_first_epochs(tmp_path, judge, min_epochs, last):
+    judge(LOSSES)
+    train(tmp_path, epochs=7, patience=1, min_epochs=min_epochs)
+    assert epochs_of(tmp_path) == list(range(last + 1))
+
+
+@pytest.mark.parametrize("stop", [0, 2, 3, 4])
+def test_a_resume_stops_where_the_whole_run_stops(tmp_path, judge, stop):
+    judge(LOSSES)
+    values = {"epochs": 7, "patience": 1, "min_epochs": 5, "select": "best"}
+    expected = weights_of(train(tmp_path / "whole", **values))
+    with pytest.raises(StopHere):
+        train(tmp_path / "cut", on_epoch=stop_after(stop), **values)
+    found = train(tmp_path / "cut", resume=True, **values)
+    assert epochs_of(tmp_path / "cut") == [0, 1, 2, 3, 4]
+    assert same_weights(weights_of(found), expected)
+    again = train(tmp_path / "cut", resume=True, **values)
+    assert epochs_of(tmp_path / "cut") == [0, 1, 2, 3, 4]
+    assert same_weights(weights_of(again), expected)
+
+
 @pytest.mark.parametrize("monitor", ["balanced_accuracy", "auc"])
 def test_of_accuracy_and_auc_the_largest_is_the_best(tmp_path, judge, monitor):
     judge([0.5, 0.9, 0.8, 0.9, 0.7], monitor)

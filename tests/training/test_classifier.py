@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,6 +71,23 @@ def test_the_settings_given_are_those_trained_with(monkeypatch):
     )
     used = seen[1]["training"]
     assert (used.epochs, used.learning_rate, used.bags_per_step) == (1, 0.5, 5)
+
+
+def test_without_settings_the_models_own_are_trained_with(monkeypatch, own_training):
+    own = own_training("abmil", epochs=2, optimiser="sgd", patience=1, validation="optional")
+    seen = []
+
+    def spy(data, **options):
+        seen.append(options["training"])
+        return fit(data, **options)
+
+    monkeypatch.setattr("sgpmil.training.classifier.fit", spy)
+    settings = TINY["abmil"]
+    SGPMILClassifier(model="abmil", model_settings=settings).fit(arrays(4), [0, 1, 0, 1])
+    SGPMILClassifier(model="abmil", model_settings=settings, epochs=1, random_state=3).fit(
+        arrays(4), [0, 1, 0, 1]
+    )
+    assert seen == [own, replace(own, epochs=1, seed=3)]
 
 
 def test_an_impossible_value_is_not_taken_for_one_not_given():

@@ -15,10 +15,11 @@ from sgpmil.evaluation.summary import evaluate, read_metrics
 from sgpmil.training import cross_validation
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.fit import fit
+from sgpmil.training.progress import FoldProgress
 from sgpmil.training.run_folder import read_run
 from sgpmil.training.run_lock import run_lock
 
-from .conftest import TINY, StopHere, files_under, quick, toy_bags
+from .conftest import TINY, StopHere, epochs_of, files_under, quick, toy_bags
 
 
 def fold(name, test, val=()):
@@ -233,6 +234,34 @@ def test_slides_without_bags_are_refused_or_left_out():
     with pytest.warns(MissingSlideWarning, match="gone"):
         found = run_all(folds=(split,), allow_missing=True, epochs=1)
     assert found.predictions[0].slide_ids == ("s0", "s1")
+
+
+def test_the_models_own_training_is_the_default_fold_by_fold(tmp_path, own_training, judge):
+    judge([1.0, 2.0, 3.0, 4.0, 5.0])
+    own_training(epochs=5, patience=1, select="best", validation="optional")
+    cross_validate(
+        toy_bags(12),
+        FOLDS,
+        model_settings=TINY["sgpmil"],
+        run=tmp_path / "run",
+        progress=False,
+    )
+    assert epochs_of(tmp_path / "run" / "fold-0") == [0, 1, 2, 3, 4]
+    assert epochs_of(tmp_path / "run" / "fold-1") == [0, 1]
+    assert epochs_of(tmp_path / "run" / "fold-2") == [0, 1, 2, 3, 4]
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["training"]
+    assert (recorded["epochs"], recorded["patience"], recorded["validation"]) == (5, 1, "optional")
+
+
+def test_the_bar_is_told_of_every_fold_that_is_trained(tmp_path, monkeypatch):
+    calls = []
+    for name in ("epoch", "trained", "say"):
+        monkeypatch.setattr(FoldProgress, name, lambda self, *values, name=name: calls.append(name))
+    run_all(tmp_path / "run", only_folds=["1"], epochs=1)
+    assert calls == ["epoch", "trained", "say"]
+    calls.clear()
+    run_all(tmp_path / "run", folds=FOLDS, epochs=1, resume=True, only_folds=["0"])
+    assert calls == ["epoch", "trained", "say", "say"]
 
 
 def test_folds_without_validation_cannot_choose_the_best_epoch():

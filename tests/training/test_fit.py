@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -12,10 +14,12 @@ from sgpmil.errors import (
 )
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.slide_metrics import slide_metrics
+from sgpmil.models.checkpoint import load_model
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.training.fit import fit
 
 from .conftest import (
+    TINY,
     file_weights,
     quick,
     same_weights,
@@ -23,6 +27,8 @@ from .conftest import (
     train,
     weights_of,
 )
+
+fit_module = sys.modules[fit.__module__]  # its name is the function's in the package
 
 # What is learnt
 
@@ -112,6 +118,132 @@ def test_each_epoch_is_trained_at_its_learning_rate():
     finally:
         hook.remove()
     assert rates == pytest.approx([1e-3] * 4 + [1e-2] * 8)
+
+
+# The model's own training
+
+
+def by_default(val=None, model="sgpmil", **options):
+    return fit(toy_bags(6), val=val, model=model, model_settings=TINY[model], **options)
+
+
+def test_without_settings_a_model_is_trained_with_its_own(own_training):
+    for model, values in (("sgpmil", {"epochs": 2}), ("abmil", {"epochs": 3, "optimiser": "sgd"})):
+        settings = own_training(model, **values)
+        seen = []
+        found = by_default(model=model, on_epoch=seen.append)
+        assert len(seen) == settings.epochs
+        given = by_default(model=model, training=settings)
+        assert same_weights(weights_of(found), weights_of(given))
+
+
+def test_its_own_stopping_needs_validation_slides_only_where_there_are_any(own_training, judge):
+    judge([1.0, 2.0, 3.0, 4.0, 5.0])
+    own_training(epochs=5, patience=2, select="best", validation="optional")
+    seen = []
+    by_default(val=toy_bags(4, seed=1), on_epoch=seen.append)
+    assert len(seen) == 3
+    seen.clear()
+    found = by_default(on_epoch=seen.append)
+    assert len(seen) == 5
+    assert same_weights(weights_of(found), weights_of(by_default(training=quick(epochs=5))))
+
+
+# What is taken from the training bags at the end
+
+
+@pytest.fixture
+def conclusions(monkeypatch, tmp_path):
+    """Let a model note what it concludes from, and keep something of it in its weights."""
+    seen = []
+
+    def conclude(self, batches):
+        batches = list(batches)
+        before = weights_of(self)
+        total = torch.cat([batch.features for batch in batches]).sum()
+        with torch.no_grad():
+            self.standardise.mean.fill_(float(total))
+        seen.append(
+            {
+                "bags": [slide for batch in batches for slide in batch.slide_ids],
+                "labels": [label for batch in batches for label in batch.labels.tolist()],
+                "sizes": [batch.num_bags for batch in batches],
+                "dtype": {batch.features.dtype for batch in batches},
+                "training": self.training,
+                "gradients": torch.is_grad_enabled(),
+                "files": sorted(path.name for path in tmp_path.glob("*.safetensors")),
+                "weights": before,
+                "total": float(total),
+            }
+        )
+
+    monkeypatch.setattr(SGPMIL, "conclude", conclude)
+    return seen
+
+
+def file_mean(path):
+    return set(file_weights(path)["standardise.mean"].tolist())
+
+
+@pytest.mark.parametrize("precision", ["32", "64", "bf16"])
+def test_a_model_concludes_from_every_training_bag_before_it_is_saved(
+    tmp_path, conclusions, precision
+):
+    bags = toy_bags(7)
+    fitted = train(tmp_path, bags=bags, epochs=2, precision=precision)
+    (seen,) = conclusions
+    assert seen["bags"] == list(bags.slide_ids)
+    assert seen["labels"] == list(bags.labels)
+    assert seen["dtype"] == {torch.float64 if precision == "64" else torch.float32}
+    assert not seen["training"]
+    assert not seen["gradients"]
+    assert seen["files"] == []
+    expected = torch.cat([bag.features for bag in bags]).sum().item()
+    assert seen["total"] == pytest.approx(expected, rel=1e-5)
+    assert set(fitted.standardise.mean.tolist()) == {seen["total"]}
+    assert file_mean(tmp_path / "checkpoint.safetensors") == {seen["total"]}
+    assert file_mean(tmp_path / "last.safetensors") == {seen["total"]}
+
+
+def test_large_bags_are_concluded_from_in_small_groups(monkeypatch, conclusions):
+    monkeypatch.setattr(fit_module, "CONCLUDING_INSTANCES", 6)
+    train(bags=toy_bags(6), epochs=1)  # of 2, 3, 4, 5, 2, 3 instances
+    assert conclusions[0]["sizes"] == [2, 1, 1, 2]
+    monkeypatch.setattr(fit_module, "CONCLUDING_BAGS", 1)
+    train(bags=toy_bags(6), epochs=1)
+    assert conclusions[1]["sizes"] == [1] * 6
+
+
+@pytest.mark.parametrize("select", ["last", "best"])
+def test_the_last_and_the_best_model_conclude_each_for_itself(tmp_path, conclusions, judge, select):
+    judge([3.0, 1.0, 2.0])
+    fitted = train(tmp_path, val=toy_bags(4, seed=1), epochs=3, select=select)
+    last, best = conclusions
+    assert not same_weights(last["weights"], best["weights"])
+    for name, seen in (("last", last), ("best", best)):
+        saved = file_weights(tmp_path / f"{name}.safetensors")
+        assert set(saved.pop("standardise.mean").tolist()) == {seen["total"]}
+        seen["weights"].pop("standardise.mean")
+        assert same_weights(saved, seen["weights"])
+    kept = file_weights(tmp_path / f"{select}.safetensors")
+    assert same_weights(file_weights(tmp_path / "checkpoint.safetensors"), kept)
+    assert same_weights(weights_of(fitted), kept)
+    assert load_model(tmp_path / "best.safetensors")[1].details == {"seed": 0, "epoch": 1}
+
+
+def test_without_a_folder_only_the_model_that_is_kept_concludes(conclusions, judge):
+    judge([3.0, 1.0, 2.0])
+    values = {"val": toy_bags(4, seed=1), "schedule": "constant"}
+    train(epochs=3, select="best", **values)
+    train(epochs=2, select="last", **values)
+    best, last = conclusions
+    assert same_weights(best["weights"], last["weights"])
+
+
+def test_a_resumed_run_concludes_the_same(tmp_path, conclusions):
+    expected = weights_of(train(tmp_path, epochs=2))
+    assert same_weights(weights_of(train(tmp_path, epochs=2, resume=True)), expected)
+    assert conclusions[0]["total"] == conclusions[1]["total"]
 
 
 # What is refused

@@ -39,6 +39,25 @@ def test_a_resumed_fold_starts_where_it_was():
         assert bar_of(progress).completed == 7
 
 
+def test_a_fold_that_stops_early_is_shown_as_complete():
+    with fold_progress(200, show=False) as progress:
+        progress.start("fold 0")
+        progress.epoch({"epoch": 70, "train_loss": 0.5})
+        progress.trained()
+        task = bar_of(progress)
+        assert (task.completed, task.total, task.finished) == (71, 71, True)
+        assert task.fields["state"] == "testing"
+        progress.start("fold 1")
+        assert (bar_of(progress).completed, bar_of(progress).total) == (0, 200)
+
+
+def test_a_fold_that_was_trained_before_is_shown_as_complete():
+    with fold_progress(20, show=False) as progress:
+        progress.start("fold 0")
+        progress.trained()
+        assert (bar_of(progress).completed, bar_of(progress).total) == (20, 20)
+
+
 def test_nothing_is_shown_unless_asked(capsys):
     with fold_progress(3, show=False) as progress:
         progress.start("fold 0")

@@ -2,15 +2,21 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import (
     CheckpointError,
 )
+from sgpmil.models.registry import list_models
 from sgpmil.training import callbacks
+from sgpmil.training.defaults import default_training
+from sgpmil.training.fit import fit
+from tests.models.small import SMALL
 
 from .conftest import (
     StopHere,
@@ -43,6 +49,49 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, model, balanced, sto
     for name in ("best", "last", "checkpoint"):
         one, other = (tmp_path / run / f"{name}.safetensors" for run in ("whole", "cut"))
         assert same_weights(file_weights(one), file_weights(other))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # 8 bags, 2 a pass: 4 passes, so 2 steps an epoch, and slow weights move in mid-epoch.
+        {"optimiser": "lookahead-radam", "accumulate_steps": 2, "schedule": "constant"},
+        {"optimiser": "lookahead-radam", "schedule": "exponential", "decay_epochs": 2},
+        # The last step of an epoch is of one pass only.
+        {"optimiser": "sgd", "accumulate_steps": 3, "schedule": "step", "decay_epochs": 2},
+        {"optimiser": "adam", "betas": (0.5, 0.9), "schedule": "cosine"},
+    ],
+    ids=lambda values: f"{values['optimiser']}-{values['schedule']}",
+)
+def test_every_optimiser_and_schedule_resumes_exactly(tmp_path, values):
+    expected = weights_of(train(epochs=6, **values))
+    for epoch in (0, 3):
+        with pytest.raises(StopHere):
+            train(tmp_path, epochs=6, resume=epoch > 0, on_epoch=stop_after(epoch), **values)
+    assert same_weights(weights_of(train(tmp_path, epochs=6, resume=True, **values)), expected)
+    assert not same_weights(weights_of(train(epochs=6)), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list_models())
+def test_every_model_resumes_exactly_with_its_own_training(tmp_path, model):
+    bags = toy_bags(9)
+    grid = [[(10 * i, 0) for i in range(bag.num_instances)] for bag in bags]
+    bags = BagDataset.from_arrays(
+        [bag.features for bag in bags], bags.labels, class_names=bags.class_names, coords=grid
+    )
+    options = {
+        "val": bags,
+        "model": model,
+        "model_settings": SMALL.get(model, {}),
+        "training": replace(default_training(model), epochs=4, device="cpu"),
+    }
+    expected = fit(bags, folder=tmp_path / "whole", **options)
+    with pytest.raises(StopHere):
+        fit(bags, folder=tmp_path / "cut", on_epoch=stop_after(1), **options)
+    torch.manual_seed(99)
+    found = fit(bags, folder=tmp_path / "cut", resume=True, **options)
+    assert same_weights(weights_of(found), weights_of(expected))
 
 
 def test_a_run_may_be_interrupted_more_than_once(tmp_path):

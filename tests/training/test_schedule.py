@@ -61,3 +61,61 @@ def test_one_epoch_of_warmup_has_reached_the_peak():
     settings = quick(epochs=3, warmup_epochs=1, learning_rate=0.7, min_learning_rate=0.0)
     rates = [learning_rate(settings, epoch) for epoch in range(3)]
     assert rates == pytest.approx([0.7, 0.7, 0.35])
+
+
+def schedule(count=30, **values):
+    settings = quick(epochs=count, learning_rate=0.3, **values)
+    return [learning_rate(settings, epoch) for epoch in range(count)]
+
+
+@pytest.mark.parametrize(("every", "factor"), [(60, 0.1), (7, 0.5), (1, 0.9)])
+def test_step_is_torchs_step(every, factor):
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    reference = torch.optim.lr_scheduler.StepLR(optimiser, step_size=every, gamma=factor)
+    for rate in schedule(150, schedule="step", decay=factor, decay_epochs=every):
+        assert rate == pytest.approx(reference.get_last_lr()[0])
+        optimiser.step()
+        reference.step()
+
+
+def test_exponential_decays_every_epoch_from_a_given_one_on():
+    # The first AGP: ten epochs at the peak, then times exp(-0.1) at the start of each.
+    expected, rate = [], 0.3
+    for epoch in range(30):
+        rate *= 1.0 if epoch < 10 else math.exp(-0.1)
+        expected.append(rate)
+    found = schedule(schedule="exponential", decay=math.exp(-0.1), decay_epochs=10)
+    assert found == pytest.approx(expected)
+
+
+def test_exponential_from_the_first_epoch_is_torchs():
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    reference = torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.8)
+    for rate in schedule(schedule="exponential", decay=0.8, decay_epochs=1):
+        assert rate == pytest.approx(reference.get_last_lr()[0])
+        optimiser.step()
+        reference.step()
+
+
+def test_constant_stays():
+    assert schedule(schedule="constant") == [0.3] * 30
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("constant", [0.3, 0.3, 0.3, 0.3]),
+        ("step", [0.3, 0.3, 0.15, 0.15]),
+        ("exponential", [0.3, 0.3, 0.15, 0.075]),
+    ],
+)
+def test_decay_is_counted_from_the_end_of_the_warmup(name, after):
+    found = schedule(
+        7,
+        schedule=name,
+        warmup_epochs=3,
+        warmup_learning_rate=0.1,
+        decay=0.5,
+        decay_epochs=2,
+    )
+    assert found == pytest.approx([0.1, 0.2, 0.3, *after])

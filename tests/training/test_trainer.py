@@ -2,6 +2,7 @@ import signal
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from sgpmil.errors import (
     MissingPartError,
@@ -9,9 +10,12 @@ from sgpmil.errors import (
 )
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.slide_metrics import slide_metrics
+from sgpmil.training.fit import fit
 
 from .conftest import (
+    TINY,
     epochs_of,
+    quick,
     same_weights,
     stop_after,
     toy_bags,
@@ -36,6 +40,35 @@ def test_other_precisions_learn_too(tmp_path, model, precision):
     dtype = torch.float64 if precision == "64" else torch.float32
     assert {p.dtype for p in fitted.parameters()} == {dtype}
     assert slide_metrics(predict(fitted, toy_bags(12, seed=9))).auc == 1.0
+
+
+def test_accumulated_passes_are_one_step_with_the_mean_gradient():
+    """The loss is a mean over bags, so two passes of one bag are one pass of two."""
+    settings = {**TINY["abmil"], "dropout": 0.0}  # whose draws would not be the same
+
+    def fitted(**values):
+        training = quick(epochs=2, precision="64", optimiser="sgd", **values)
+        return weights_of(
+            fit(toy_bags(8), model="abmil", model_settings=settings, training=training)
+        )
+
+    packed = fitted(bags_per_step=2)
+    accumulated = fitted(bags_per_step=1, accumulate_steps=2)
+    for name, value in packed.items():
+        torch.testing.assert_close(accumulated[name], value, rtol=1e-10, atol=1e-12)
+    single = fitted(bags_per_step=1)
+    assert not torch.allclose(single["value.weight"], packed["value.weight"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("passes", "steps"), [(1, 4), (2, 2), (3, 2), (9, 1)])
+def test_an_epoch_ends_with_a_step(passes, steps):
+    seen = []
+    hook = register_optimizer_step_post_hook(lambda *parts: seen.append(parts))
+    try:
+        train(bags=toy_bags(4), epochs=1, bags_per_step=1, accumulate_steps=passes)
+    finally:
+        hook.remove()
+    assert len(seen) == steps
 
 
 def test_bf16_is_not_32():

@@ -7,13 +7,14 @@ import typer
 
 from sgpmil.cli.options import Overwrite, Resume
 from sgpmil.cli.output import console, print_summary
+from sgpmil.cli.train_command import MODEL_NAMES
 
 __all__ = ["demo"]
 
 
 def demo(
     run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    model: Annotated[str, typer.Option(help="sgpmil, agp or abmil.")] = "sgpmil",
+    model: Annotated[str, typer.Option(help=f"{MODEL_NAMES}.")] = "sgpmil",
     folds: Annotated[int, typer.Option(help="Number of folds.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     resume: Resume = False,

@@ -20,6 +20,7 @@ from sgpmil.cli import (
     demo_command,
     doctor_command,
     evaluate_command,
+    experiment_command,
     predict_command,
     train_command,
 )
@@ -57,6 +58,7 @@ app.command("splits")(bags_commands.splits)
 app.command("train")(train_command.train)
 app.command("predict")(predict_command.predict)
 app.command("evaluate")(evaluate_command.evaluate)
+app.add_typer(experiment_command.app, name="experiment")
 app.command("import-released")(predict_command.import_released)
 
 

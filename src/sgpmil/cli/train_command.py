@@ -23,7 +23,13 @@ from sgpmil.cli.options import (
 )
 from sgpmil.cli.output import console, print_summary
 
-__all__ = ["init", "train"]
+__all__ = ["MODEL_NAMES", "init", "train"]
+
+MODEL_NAMES = (
+    "sgpmil, agp, abmil, clam-sb, clam-mb, dsmil, transmil, dgrmil, bayesmil, mixmil, "
+    "kernel-attention, mean-pool, max-pool or bag-size"
+)
+"""Every model, written down: asking the registry would load them all for each ``--help``."""
 
 
 def train(
@@ -46,7 +52,12 @@ def train(
         ),
     ] = None,
     run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/latest"),
-    model: Annotated[str | None, typer.Option(help="sgpmil, agp or abmil.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{MODEL_NAMES}. Unless told otherwise, each is trained with its own settings."
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(

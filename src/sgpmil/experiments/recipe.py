@@ -1,17 +1,19 @@
 """One YAML file, one experiment.
 
-A recipe has the sections `data`, `model` and `training`; unknown keys are refused with their
-path. Keys may be written with dashes or underscores.
+A recipe has the sections `data`, `model` and `training`, of which the last replaces values of the
+model's own training; unknown keys are refused with their path. Keys may be written with dashes or
+underscores.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
@@ -20,6 +22,7 @@ from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import resolve_settings
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
+from sgpmil.training.defaults import default_training
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = [
@@ -96,12 +99,29 @@ class Recipe(_Section):
     Attributes:
         data: Which bags, labels and folds.
         model: Which model.
-        training: How it is trained.
+        training: How it is trained; what is left out is the model's own, of `default_training`.
     """
 
     data: DataSection
     model: ModelSection = ModelSection()
     training: TrainingSettings = TrainingSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_training(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        given = content.get("training") or {}
+        if not isinstance(given, dict):
+            return content
+        model = content.get("model", {})
+        name = model.get("name") if isinstance(model, dict) else getattr(model, "name", None)
+        name = name if isinstance(name, str) else ModelSection().name
+        training = asdict(default_training(name)) | given
+        if not given.keys().isdisjoint(("select", "patience")):
+            # What was asked for is not left out for want of validation slides.
+            training["validation"] = given.get("validation", TrainingSettings().validation)
+        return content | {"training": training}
 
 
 def load_recipe(

@@ -4,6 +4,7 @@ Which bags an epoch draws depends on the seed and the epoch alone, so a resumed 
 ones as an uninterrupted run.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,14 +63,31 @@ def epoch_loader(
     """Return the training batches of an epoch."""
     labels = [label for label in dataset.labels if label is not None]
     order = draw_epoch(labels, seed=seed, epoch=epoch, balanced=balanced)
-    return _loader(dataset, order, bags_per_step)
-
-
-def sequential_loader(dataset: BagDataset, bags_per_step: int) -> DataLoader[BagBatch]:
-    """Return every bag once, in order."""
-    return _loader(dataset, range(len(dataset)), bags_per_step)
-
-
-def _loader(dataset: BagDataset, order: Sequence[int], bags_per_step: int) -> DataLoader[BagBatch]:
     groups = [order[i : i + bags_per_step] for i in range(0, len(order), bags_per_step)]
+    return _loader(dataset, groups)
+
+
+def sequential_loader(
+    dataset: BagDataset, bags_per_step: int, max_instances: int | None = None
+) -> DataLoader[BagBatch]:
+    """Return every bag once, in order.
+
+    Args:
+        dataset: The bags.
+        bags_per_step: Most bags of a batch.
+        max_instances: Most instances of a batch, if any; a larger bag is a batch of its own.
+    """
+    most = math.inf if max_instances is None else max_instances
+    groups: list[list[int]] = []
+    total = 0
+    for position, size in enumerate(dataset.num_instances):
+        total += size
+        if not groups or len(groups[-1]) == bags_per_step or total > most:
+            groups.append([])
+            total = size
+        groups[-1].append(position)
+    return _loader(dataset, groups)
+
+
+def _loader(dataset: BagDataset, groups: Sequence[Sequence[int]]) -> DataLoader[BagBatch]:
     return DataLoader(PackedBatches(dataset, groups), batch_size=None)

@@ -119,11 +119,13 @@ class StopEarly(_BestEpoch):
 
     Args:
         patience: That number.
+        min_epochs: Epochs before which nothing is stopped.
     """
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, min_epochs: int = 0) -> None:
         super().__init__()
         self.patience = patience
+        self.min_epochs = min_epochs
 
     def on_train_epoch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
@@ -141,7 +143,8 @@ class StopEarly(_BestEpoch):
             self._stop(trainer, trainer.current_epoch - 1)
 
     def _stop(self, trainer: lightning.Trainer, last_epoch: int) -> None:
-        trainer.should_stop = last_epoch - self.best_epoch >= self.patience
+        stale = last_epoch - self.best_epoch >= self.patience
+        trainer.should_stop = stale and last_epoch + 1 >= self.min_epochs
 
 
 class WriteMetrics(lightning.Callback):

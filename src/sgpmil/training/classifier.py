@@ -12,6 +12,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
+from sgpmil.training.defaults import default_training
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings
 
@@ -29,7 +30,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         random_state: Seed.
         device: ``auto``, ``cpu`` or ``gpu``.
         model_settings: Settings of the model that differ from its defaults.
-        training: Training settings; the package's defaults where None.
+        training: Training settings; the model's own where None.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -71,7 +72,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
         data = BagDataset.from_arrays(bags, indices.tolist(), class_names=names)
-        start = self.training or TrainingSettings()
+        start = self.training or default_training(self.model)
         settings = replace(
             start,
             epochs=_given(self.epochs, start.epochs),

@@ -24,6 +24,7 @@ from sgpmil.evaluation.summary import (
 )
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
+from sgpmil.training.defaults import default_training
 from sgpmil.training.fit import fit
 from sgpmil.training.progress import FoldProgress, fold_progress
 from sgpmil.training.run_folder import RunFolder, open_run
@@ -77,7 +78,7 @@ def cross_validate(
         splits: Folds, or the file or folder they are read from.
         model: A name of `sgpmil.list_models`.
         model_settings: Settings of the model that differ from its defaults.
-        training: How to train.
+        training: How to train; the model's own published training by default.
         run: Folder to write to; nothing is written without it.
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
@@ -91,7 +92,7 @@ def cross_validate(
         RunFolderError: The run exists already or cannot be written.
         TrainingError: A fold could not be trained.
     """
-    settings = training or TrainingSettings()
+    settings = training or default_training(model)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
     folds = check_folds(
@@ -163,6 +164,7 @@ def _run_fold(
         resume=resume,
         on_epoch=bar.epoch,
     )
+    bar.trained()
     table = predict(
         fitted,
         bags.subset(fold.test),

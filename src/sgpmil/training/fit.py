@@ -1,6 +1,7 @@
 """Fit one model to the bags of one fold."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from sgpmil.errors import (
     RunFolderError,
     TrainingError,
 )
+from sgpmil.evaluation.device import compute_device
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
+from sgpmil.training.batches import sequential_loader
 from sgpmil.training.callbacks import (
     LAST,
     KeepBestWeights,
@@ -27,6 +30,7 @@ from sgpmil.training.callbacks import (
     StopEarly,
     WriteMetrics,
 )
+from sgpmil.training.defaults import default_training
 from sgpmil.training.lightning_module import FoldData, LightningModel
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
@@ -35,6 +39,9 @@ __all__ = ["fit"]
 
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
+
+CONCLUDING_BAGS, CONCLUDING_INSTANCES = 64, 32_768
+"""Most bags and instances of a batch of the pass over the training bags after the last step."""
 
 
 def fit(
@@ -55,7 +62,7 @@ def fit(
         val: Validation bags.
         model: A name of `sgpmil.list_models`.
         model_settings: Settings of the model that differ from its defaults.
-        training: How to train.
+        training: How to train; the model's own published training by default.
         folder: Where checkpoints and curves are written; nothing is written without it.
         resume: Go on from the folder's last checkpoint, where there is one.
         on_epoch: Called with the metrics of each epoch.
@@ -67,7 +74,9 @@ def fit(
         CheckpointError: The checkpoint to resume from is damaged or of another model.
         RunFolderError: The folder cannot be written.
     """
-    settings = training or TrainingSettings()
+    settings = training or default_training(model)
+    if val is None and settings.validation == "optional":
+        settings = replace(settings, select="last", patience=0)
     _check_labels(train, val)
     if settings.select == "best" or settings.patience:
         _require_validation(val, settings.monitor, train.num_classes)
@@ -89,17 +98,20 @@ def fit(
         class_names=train.class_names,
         on_divergence=lambda: _save(network, place, "diverged", train),
     )
-    best = KeepBestWeights()
+    best: KeepBestWeights | KeepCheckpoints = (
+        KeepBestWeights() if place is None else KeepCheckpoints(place, {"seed": settings.seed})
+    )
     callbacks: list[lightning.Callback] = []
     if settings.patience:
-        callbacks.append(StopEarly(settings.patience))
+        callbacks.append(StopEarly(settings.patience, settings.min_epochs))
     if place is not None:
-        callbacks += [WriteMetrics(place), KeepCheckpoints(place, {"seed": settings.seed})]
-    elif settings.select == "best":
+        callbacks.append(WriteMetrics(place))
+    if place is not None or settings.select == "best":
         callbacks.append(best)
     if on_epoch is not None:
         callbacks.append(ReportEpoch(on_epoch))
     last = None if place is None else place / LAST
+    data = FoldData(train, val, settings)
     with lightning_trainer(settings, callbacks, place) as trainer:
         interrupted = resume and last is not None and last.exists()
         if interrupted and last is not None:
@@ -107,7 +119,7 @@ def fit(
         try:
             trainer.fit(
                 module,
-                datamodule=FoldData(train, val, settings),
+                datamodule=data,
                 ckpt_path=last if interrupted else None,
                 weights_only=True,
             )
@@ -120,19 +132,51 @@ def fit(
             if place is None:
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
-    network.cpu().eval()
-    _save(network, place, "last", train)
-    if place is None and settings.select == "best":
+        return _finish(network, best, data, place, _custom_kernel(model_settings))
+
+
+def _finish(
+    network: MILModel,
+    best: KeepBestWeights | KeepCheckpoints,
+    data: FoldData,
+    folder: Path | None,
+    custom: Mapping[str, Any],
+) -> MILModel:
+    """Conclude the last model and the best, write both, and return the one that is kept."""
+    keep_best = data.settings.select == "best"
+    if isinstance(best, KeepBestWeights) and keep_best:
         network.load_state_dict(best.weights)
-    elif place is not None and settings.select == "best":
-        network, _ = load_model(place / "best.safetensors", **_custom_kernel(model_settings))
-    _save(network, place, "checkpoint", train)
+    _conclude(network, data)
+    _save(network, folder, "last", data.train)
+    if folder is not None and (keep_best or best.best_epoch >= 0):
+        chosen, info = load_model(folder / "best.safetensors", **custom)
+        _conclude(chosen, data)
+        _save(chosen, folder, "best", data.train, info.details)
+        network = chosen if keep_best else network
+    _save(network, folder, "checkpoint", data.train)
     return network
 
 
-def _save(network: MILModel, folder: Path | None, name: str, train: BagDataset) -> None:
+def _conclude(network: MILModel, data: FoldData) -> None:
+    """Let a trained model, where it was trained, take what it needs from the training bags."""
+    device = compute_device(data.settings.device)
+    network.to(device).eval()
+    batches = sequential_loader(data.train, CONCLUDING_BAGS, CONCLUDING_INSTANCES)
+    with torch.no_grad():
+        network.conclude(data.transfer_batch_to_device(b, device, 0) for b in batches)
+    network.cpu()
+
+
+def _save(
+    network: MILModel,
+    folder: Path | None,
+    name: str,
+    train: BagDataset,
+    details: Mapping[str, Any] | None = None,
+) -> None:
     if folder is not None:
-        save_model(network, folder / f"{name}.safetensors", class_names=train.class_names)
+        path = folder / f"{name}.safetensors"
+        save_model(network, path, class_names=train.class_names, details=details)
 
 
 def _custom_kernel(model_settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.training.batches import epoch_loader, sequential_loader
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
+from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 
@@ -56,12 +57,8 @@ class LightningModel(lightning.LightningModule):
         self.epoch_metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW over every parameter, weight decay included, as published."""
-        return torch.optim.AdamW(
-            self.model.parameters(),
-            lr=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-        )
+        """Return the optimiser of the settings."""
+        return build_optimiser(self.settings, self.model)
 
     def on_train_epoch_start(self) -> None:
         """Set the learning rate from the epoch alone, so that a resume repeats."""

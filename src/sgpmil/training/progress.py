@@ -36,6 +36,11 @@ class FoldProgress:
             )
         self.bar.update(self.task, completed=int(metrics["epoch"]) + 1, state=state)
 
+    def trained(self) -> None:
+        """End the training of a fold, be it before its last epoch."""
+        done = int(self.bar.tasks[self.task].completed) or self.epochs
+        self.bar.update(self.task, total=done, completed=done, state="testing")
+
     def say(self, text: str) -> None:
         """Print a line that stays."""
         self.bar.console.print(text, highlight=False)

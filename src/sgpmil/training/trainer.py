@@ -49,6 +49,7 @@ def lightning_trainer(
             max_epochs=settings.epochs,
             precision=_PRECISION[settings.precision],
             gradient_clip_val=settings.gradient_clip or None,
+            accumulate_grad_batches=settings.accumulate_steps,
             callbacks=list(callbacks),
             logger=_logger(settings.logger, folder),
             plugins=[AtomicCheckpointIO()],

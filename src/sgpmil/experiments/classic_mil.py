@@ -1,0 +1,38 @@
+"""The classic sets of multiple instance learning: two of musks, three of pictures.
+
+Molecules in their shapes, of which one may be a musk; pictures in segments, of which one may show
+the animal. They are small (92 to 200 bags), so a fold tests on 9 to 20 bags, and what is wanted is
+the mean over folds.
+"""
+
+from pathlib import Path
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.reading import read_bags
+from sgpmil.bags.splits import Fold, make_kfold
+from sgpmil.errors import BagError
+
+__all__ = ["CLASSIC_SETS", "classic_bags"]
+
+CLASSIC_SETS = ("musk1", "musk2", "fox", "tiger", "elephant")
+NUM_FOLDS = 10
+FOLDS_SEED = 0
+
+
+def classic_bags(path: Path) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Read a set and make its ten stratified folds, always the same.
+
+    Args:
+        path: `.npz` with `features` (all instances), `offsets` (where each bag begins, and the
+            end) and `labels`.
+
+    Raises:
+        BagError: The file is missing or damaged, or has no labels.
+        SplitError: There are too few bags of a class.
+    """
+    if not path.is_file():
+        raise BagError(f"Expected packed bags in {path}, but there is no such file.")
+    bags = read_bags(path)
+    if not bags.class_names:
+        raise BagError(f"Expected the array 'labels' in {path}, but there is none. Add it.")
+    return bags, make_kfold(bags.label_table(), num_folds=NUM_FOLDS, seed=FOLDS_SEED)

@@ -1,0 +1,205 @@
+r"""MNIST bags: a bag of images is positive when it holds the target digit.
+
+Half of the bags of every part are positive. A digit is the target with probability .1, so a bag
+of $n$ has $k$ of them with the binomial probability, and a positive bag with that given
+$k \ge 1$:
+
+$$ p(k) = \frac{\binom{n}{k}\, .1^k\, .9^{n-k}}{1 - .9^n}, \qquad k = 1, \dots, n. $$
+
+Negative bags hold none. Bags to train and to validate on are of MNIST's training images, each
+image in one of the two parts alone; bags to test on are of its test images.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sgpmil.bags.bag import Bag
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.sources import MemorySource
+from sgpmil.bags.splits import Fold
+from sgpmil.errors import BagError
+from sgpmil.experiments.idx_files import read_idx_images, read_idx_labels
+from sgpmil.models.encoder import DIGIT_SIDE
+from sgpmil.shapes import Bool, Float, Int
+
+__all__ = ["MNIST_FILES", "RepeatedImageWarning", "mnist_bags"]
+
+MNIST_FILES = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+"""Names of the files of images and labels."""
+
+TARGET_SHARE = 0.1
+PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081  # of MNIST's training images
+
+
+class RepeatedImageWarning(UserWarning):
+    """There are not enough images for every bag to have its own."""
+
+
+def mnist_bags(
+    folder: Path,
+    *,
+    digit: int = 9,
+    bag_size: int = 9,
+    num_train: int = 1000,
+    num_val: int = 200,
+    num_test: int = 1000,
+    seed: int = 0,
+) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Deal MNIST's images into bags, and say which ones to train, validate and test on.
+
+    An image is in one bag only, unless a part has too few; then bags of that part share images,
+    with a warning, and still none is twice in a bag.
+
+    Args:
+        folder: Folder of MNIST's four gzipped idx files.
+        digit: The digit that makes a bag positive.
+        bag_size: Images of a bag.
+        num_train: Bags to train on.
+        num_val: Bags to validate on.
+        num_test: Bags to test on.
+        seed: Seed of the dealing.
+
+    Returns:
+        Bags whose instances are 784 pixels of about zero mean and unit variance, on a square
+        grid, and a single fold.
+
+    Raises:
+        BagError: A file is missing or damaged, or there are too few images for a bag.
+    """
+    generator = np.random.default_rng(seed)
+    bags: dict[str, list[Bag]] = {"train": [], "val": [], "test": []}
+    for source, wanted in (
+        ("train", {"train": num_train, "val": num_val}),
+        ("test", {"test": num_test}),
+    ):
+        images, digits = _read(folder, source)
+        shares = _share_out(digits == digit, list(wanted.values()), generator)
+        for (part, count), (targets, others) in zip(wanted.items(), shares, strict=True):
+            dealer = _Dealer(part, targets, others, bag_size, generator)
+            for number in range(count):
+                rows, is_target = dealer.deal(positive=number % 2 == 1)
+                bags[part].append(_bag(f"{part}-{number:05d}", images[rows], is_target))
+    together = [bag for part in bags.values() for bag in part]
+    ids = tuple(bag.slide_id for bag in together)
+    dataset = BagDataset(
+        source=MemorySource(together),
+        slide_ids=ids,
+        case_ids=ids,
+        labels=tuple(bag.label for bag in together),
+        class_names=(f"no {digit}", f"has a {digit}"),
+    )
+    parts = {part: tuple(bag.slide_id for bag in found) for part, found in bags.items()}
+    return dataset, (Fold("0", **parts),)
+
+
+class _Dealer:
+    """Deals the images of one part into bags.
+
+    Args:
+        part: Name of the part.
+        targets: Rows of the images of the target digit.
+        others: Rows of the other images.
+        bag_size: Images of a bag.
+        generator: Where chance comes from.
+    """
+
+    def __init__(
+        self,
+        part: str,
+        targets: Int[np.ndarray, " t"],
+        others: Int[np.ndarray, " o"],
+        bag_size: int,
+        generator: np.random.Generator,
+    ) -> None:
+        self.part = part
+        self.bag_size = bag_size
+        self.generator = generator
+        self.images = {True: targets, False: others}
+        self.left = {kind: generator.permutation(rows) for kind, rows in self.images.items()}
+        self.counts = np.arange(1, bag_size + 1)
+        weights = [
+            math.comb(bag_size, k) * TARGET_SHARE**k * (1 - TARGET_SHARE) ** (bag_size - k)
+            for k in self.counts.tolist()
+        ]
+        self.probabilities = np.array(weights) / sum(weights)
+
+    def deal(self, *, positive: bool) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Return the rows of a bag's images, and which of them are the target digit."""
+        count = int(self.generator.choice(self.counts, p=self.probabilities)) if positive else 0
+        rows = np.concatenate([self._take(True, count), self._take(False, self.bag_size - count)])
+        order = self.generator.permutation(self.bag_size)
+        return rows[order], (order < count).astype(np.int64)
+
+    def _take(self, is_target: bool, count: int) -> Int[np.ndarray, " k"]:
+        images = self.images[is_target]
+        if len(images) < count:
+            raise BagError(
+                f"Expected at least {count} images {'of' if is_target else 'other than'} the "
+                f"target digit for a bag of '{self.part}', but got {len(images)}. Make smaller "
+                "bags, or use all of MNIST."
+            )
+        if len(self.left[is_target]) < count:
+            warnings.warn(
+                f"There are not enough images for all bags of '{self.part}': some are in several "
+                "of its bags.",
+                RepeatedImageWarning,
+                stacklevel=4,
+            )
+            self.left[is_target] = self.generator.permutation(images)
+        taken, self.left[is_target] = np.split(self.left[is_target], [count])
+        return taken
+
+
+def _share_out(
+    is_target: Bool[np.ndarray, " n"], bags: Sequence[int], generator: np.random.Generator
+) -> list[tuple[Int[np.ndarray, " t"], Int[np.ndarray, " o"]]]:
+    """Divide the rows of images among parts as the parts' numbers of bags are."""
+    ends = np.cumsum(bags)[:-1] / max(1, sum(bags))
+    kinds = []
+    for kind in (is_target, ~is_target):
+        rows = generator.permutation(np.flatnonzero(kind))
+        kinds.append(np.split(rows, np.round(ends * len(rows)).astype(int)))
+    return list(zip(*kinds, strict=True))
+
+
+def _read(folder: Path, source: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    image_file, label_file = (folder / name for name in MNIST_FILES[source])
+    images, labels = read_idx_images(image_file), read_idx_labels(label_file)
+    if len(images) != len(labels):
+        raise BagError(
+            f"Expected a label for each of the {len(images)} images of {image_file}, but got "
+            f"{len(labels)} in {label_file}. Take both files from the same place."
+        )
+    if images.shape[1:] != (DIGIT_SIDE, DIGIT_SIDE):
+        raise BagError(
+            f"Expected images of {DIGIT_SIDE}×{DIGIT_SIDE} pixels in {image_file}, but got "
+            f"{images.shape[1]}×{images.shape[2]}."
+        )
+    return images, labels
+
+
+def _bag(name: str, images: NDArray[np.uint8], is_target: Int[np.ndarray, " n"]) -> Bag:
+    columns = math.ceil(math.sqrt(len(images)))
+    grid = [(k % columns, k // columns) for k in range(len(images))]
+    return Bag(
+        features=torch.from_numpy(_pixels(images)),
+        slide_id=name,
+        label=int(is_target.any()),
+        coords=DIGIT_SIDE * torch.tensor(grid),
+        patch_size=DIGIT_SIDE,
+        instance_labels=torch.from_numpy(is_target),
+    )
+
+
+def _pixels(images: NDArray[np.uint8]) -> Float[np.ndarray, "n p"]:
+    scaled = images.reshape(len(images), -1).astype(np.float32) / 255
+    return ((scaled - PIXEL_MEAN) / PIXEL_STD).astype(np.float32)

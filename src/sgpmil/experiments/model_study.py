@@ -1,0 +1,241 @@
+"""Every model on real data sets, each model with its own published training.
+
+What is not a model's own is in `ADJUSTMENTS`, with a reason each, and nowhere else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.reading import read_bags
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import Fold
+from sgpmil.bags.tables import listed
+from sgpmil.errors import BagError, SettingsError
+from sgpmil.experiments.classic_mil import CLASSIC_SETS, classic_bags
+from sgpmil.experiments.mnist import mnist_bags
+from sgpmil.experiments.study import Job, StudySet, Variant, plan_jobs
+from sgpmil.models.registry import list_models
+from sgpmil.training.defaults import default_training
+
+__all__ = [
+    "ADJUSTMENTS",
+    "MODEL_SETS",
+    "Adjustment",
+    "ModelSet",
+    "choose_models",
+    "choose_sets",
+    "colon_bags",
+    "model_variant",
+    "plan_model_study",
+    "plan_timing",
+    "study_set",
+]
+
+
+@dataclass(frozen=True)
+class ModelSet:
+    """A data set of the study.
+
+    Args:
+        place: Where it lies in the folder of data sets.
+        load: Reads its bags and folds.
+        seeds: Number of seeds unless told otherwise.
+        about: What it is, and how often a model is run on it unless told otherwise.
+    """
+
+    place: str
+    load: Callable[[Path], tuple[BagDataset, tuple[Fold, ...]]]
+    seeds: int
+    about: str
+
+
+def colon_bags(folder: Path) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Read the colon nuclei: ``features/*.h5``, ``labels.csv`` and ``splits/``."""
+    bags = read_bags(folder / "features", folder / "labels.csv")
+    return bags, read_splits(folder / "splits", bags.label_table())
+
+
+MODEL_SETS: dict[str, ModelSet] = {
+    "colon": ModelSet(
+        "colon",
+        colon_bags,
+        seeds=3,
+        about="Nuclei of colon histology; positive bags hold epithelium. 5 folds × 3 seeds.",
+    ),
+    "mnist": ModelSet(
+        "mnist",
+        mnist_bags,
+        seeds=3,
+        about="Nine images a bag; positive bags hold a 9. 1,000 bags to train on, 200 to validate "
+        "and 1,000 to test, the same for all of 3 seeds, which fix the training alone.",
+    ),
+    **{
+        name: ModelSet(f"classic_mil/{name}.npz", classic_bags, seeds=1, about="10 folds × 1 seed.")
+        for name in CLASSIC_SETS
+    },
+}
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What is changed of models' own settings on some data sets.
+
+    Args:
+        reason: Why.
+        sets: Names of the data sets.
+        models: Names of the models; all where empty.
+        without: Names of models that it leaves alone.
+        settings: Settings of the model.
+        training: Training settings.
+        max_epochs: Most epochs; fewer stay.
+    """
+
+    reason: str
+    sets: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    max_epochs: int | None = None
+
+    def applies(self, model: str, data_set: str) -> bool:
+        """Say whether a model is changed on a data set."""
+        chosen = not self.models or model in self.models
+        return data_set in self.sets and chosen and model not in self.without
+
+
+ADJUSTMENTS: tuple[Adjustment, ...] = (
+    Adjustment(
+        "Instances are images: the network of the ABMIL paper reads them, trained with each "
+        "model. Bag-size reads nothing.",
+        sets=("mnist",),
+        without=("bag-size",),
+        settings={"encoder": "digit-cnn"},
+    ),
+    Adjustment(
+        "All pixels have one scale, which the images come with; standardised one by one, those "
+        "of the dark margin would be noise.",
+        sets=("mnist",),
+        settings={"standardise": False},
+    ),
+    Adjustment(
+        "An equal budget of passes over the bags, that of the ABMIL paper on MNIST. The published "
+        "50 to 1,000 epochs are for sets of tens to hundreds of bags, not for 1,000.",
+        sets=("mnist",),
+        max_epochs=20,
+    ),
+)
+
+
+def choose_sets(data: Path, names: Sequence[str] = ()) -> list[str]:
+    """Return the data sets to run: those asked for, or all that are there.
+
+    Args:
+        data: Folder of data sets.
+        names: Names among `MODEL_SETS`.
+
+    Raises:
+        SettingsError: A name is unknown.
+        BagError: The folder, or a data set that was asked for, is missing, or all are.
+    """
+    for name in names:
+        if name not in MODEL_SETS:
+            raise SettingsError(
+                f"Expected data sets (--set) among {', '.join(MODEL_SETS)}, but got '{name}'."
+            )
+    if not data.is_dir():
+        raise BagError(f"Expected a folder of data sets at {data}, but there is none.")
+    absent = [name for name in names if not (data / MODEL_SETS[name].place).exists()]
+    if absent:
+        raise BagError(
+            f"Expected the data set '{absent[0]}' at {data / MODEL_SETS[absent[0]].place}, but "
+            "there is none."
+        )
+    present = [name for name in MODEL_SETS if (data / MODEL_SETS[name].place).exists()]
+    if not present:
+        places = listed([dataset.place for dataset in MODEL_SETS.values()])
+        raise BagError(f"Expected data sets such as {places} in {data}, but there is none.")
+    return [name for name in present if not names or name in names]
+
+
+def choose_models(names: Sequence[str] = ()) -> list[str]:
+    """Return the models to run: those asked for, or all.
+
+    Raises:
+        SettingsError: A name is unknown.
+    """
+    for name in names:
+        if name not in list_models():
+            raise SettingsError(
+                f"Expected models (--model) among {', '.join(list_models())}, but got '{name}'."
+            )
+    return [name for name in list_models() if not names or name in names]
+
+
+def study_set(data: Path, name: str) -> StudySet:
+    """Return a data set that lies in a folder of data sets."""
+    chosen = MODEL_SETS[name]
+    return StudySet(name, partial(chosen.load, data / chosen.place))
+
+
+def model_variant(model: str, data_set: str, epochs: int | None = None) -> Variant:
+    """Return a model as it is run on a data set: its own settings and what `ADJUSTMENTS` say.
+
+    Args:
+        model: Name of the model.
+        data_set: Name of the data set.
+        epochs: Number of epochs of every model, whatever is its own.
+    """
+    settings: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    for adjustment in ADJUSTMENTS:
+        if not adjustment.applies(model, data_set):
+            continue
+        settings |= adjustment.settings
+        training |= adjustment.training
+        if adjustment.max_epochs is not None:
+            own = training.get("epochs", default_training(model).epochs)
+            training["epochs"] = min(own, adjustment.max_epochs)
+    if epochs is not None:
+        training["epochs"] = epochs
+    return Variant(model, model, settings, training)
+
+
+def plan_model_study(
+    data: Path,
+    sets: Sequence[str],
+    models: Sequence[str],
+    *,
+    seeds: int | None = None,
+    epochs: int | None = None,
+    device: str = "auto",
+) -> list[Job]:
+    """Make the jobs of the study, a data set after another.
+
+    Args:
+        data: Folder of data sets.
+        sets: Names of the data sets.
+        models: Names of the models.
+        seeds: Number of seeds; each data set's own where None.
+        epochs: Number of epochs of every model, whatever is its own.
+        device: Where to train.
+    """
+    jobs = []
+    for name in sets:
+        variants = [model_variant(model, name, epochs) for model in models]
+        count = MODEL_SETS[name].seeds if seeds is None else seeds
+        jobs += plan_jobs(study_set(data, name), variants, seeds=count, device=device)
+    return jobs
+
+
+def plan_timing(
+    data: Path, sets: Sequence[str], models: Sequence[str], *, device: str = "auto"
+) -> list[Job]:
+    """Make the jobs of which an epoch is timed: each model on the first fold of each data set."""
+    jobs = plan_model_study(data, sets, models, seeds=1, device=device)
+    first = {job.data_set.name: job.fold for job in reversed(jobs)}
+    return [job for job in jobs if job.fold == first[job.data_set.name]]

@@ -1,0 +1,305 @@
+"""A study: models with settings, over data sets, folds and seeds, a file a finished job.
+
+A *variant* is a model with settings; a *job* is one variant on one fold of one data set with one
+seed. `run_jobs` trains and tests what is not done yet, in processes of one thread each. Every job
+ends in a file of its own, written whole or not at all: whatever ends a study, a second call goes
+on, and at most the jobs that were in flight are lost.
+"""
+
+import hashlib
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sgpmil
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.sources import MemorySource
+from sgpmil.bags.splits import Fold, check_folds
+from sgpmil.errors import RunFolderError, SettingsError, SgpmilError
+from sgpmil.evaluation.device import compute_device
+from sgpmil.evaluation.predictor import predict
+from sgpmil.evaluation.summary import evaluate
+from sgpmil.experiments.job_files import JobFile, StudyPlan, unfinished
+from sgpmil.experiments.job_pool import run_all
+from sgpmil.experiments.job_progress import job_progress
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import resolve_settings
+from sgpmil.training.defaults import default_training
+from sgpmil.training.fit import fit
+from sgpmil.training.run_lock import run_lock
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["Job", "StudySet", "Variant", "load_set", "plan_jobs", "run_jobs", "sentence"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model with settings, under a name.
+
+    Args:
+        name: Its name, and that of its folder of results.
+        model: A name of `sgpmil.list_models`.
+        settings: Settings of the model that differ from its defaults.
+        training: Training settings that differ from those it starts from.
+    """
+
+    name: str
+    model: str = "sgpmil"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudySet:
+    """A data set of a study.
+
+    Args:
+        name: Its name, and that of its folder of results.
+        load: Reads its bags and folds. Every process calls it, so it can be pickled: a function
+            of a module, or a `functools.partial` of one.
+    """
+
+    name: str
+    load: Callable[[], tuple[BagDataset, Sequence[Fold]]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant on one fold with one seed.
+
+    Args:
+        variant: The variant.
+        data_set: The data set.
+        fold: Name of the fold.
+        training: How it is trained, seed included.
+        fingerprint: Digest of the bags and of the fold.
+    """
+
+    variant: Variant
+    data_set: StudySet
+    fold: str
+    training: TrainingSettings
+    fingerprint: str
+
+    @property
+    def file(self) -> JobFile:
+        """The name of its result, and what must be the same for the result to count."""
+        resolved = resolve_settings(self.variant.model, self.variant.settings)
+        training = asdict(self.training)
+        for name in ("device", "logger"):  # where it ran, not what
+            del training[name]
+        return JobFile(
+            data_set=self.data_set.name,
+            variant=self.variant.name,
+            fold=self.fold,
+            seed=self.training.seed,
+            settings={
+                "model": self.variant.model,
+                "model_settings": vars(resolved),
+                "training": training,
+                "data": self.fingerprint,
+            },
+        )
+
+
+def load_set(data_set: StudySet) -> tuple[BagDataset, dict[str, Fold]]:
+    """Read the bags of a data set into memory, and its folds by name.
+
+    Raises:
+        SplitError: The folds do not fit the bags, or leak.
+    """
+    bags, folds = data_set.load()
+    return bags.in_memory(), {f.name: f for f in check_folds(folds, bags.label_table())}
+
+
+def plan_jobs(
+    data_set: StudySet,
+    variants: Sequence[Variant],
+    *,
+    seeds: int,
+    training: TrainingSettings | None = None,
+    device: str = "auto",
+) -> list[Job]:
+    """Make the jobs of a data set: all variants and folds with the first seed, then the next.
+
+    Args:
+        data_set: The data set; it is read once, for its folds and its fingerprint.
+        variants: The variants.
+        seeds: Number of seeds, counted from 0. They fix the training, not the data.
+        training: What variants start from; each model's own defaults where None.
+        device: Where to train.
+
+    Raises:
+        SettingsError: A setting is unknown or impossible, or a name cannot be a folder's.
+        SplitError: The folds do not fit the bags, or leak.
+    """
+    if seeds < 1:
+        raise SettingsError(f"Expected at least one seed, but got {seeds}.")
+    bags, folds = load_set(data_set)
+    # By content, not by the files' times: a copy of the data on another machine is the same.
+    content = replace(bags, source=MemorySource(list(bags))).fingerprint()
+    prints = {
+        fold.name: hashlib.sha256(repr((content, fold)).encode()).hexdigest()[:16]
+        for fold in folds.values()
+    }
+    settings = {v.name: _training(v, training, device) for v in variants}
+    if len(settings) < len(variants):
+        raise SettingsError("Expected every variant of a study once, but got a name twice.")
+    jobs = [
+        Job(variant, data_set, fold, replace(settings[variant.name], seed=seed), prints[fold])
+        for seed in range(seeds)
+        for variant in variants
+        for fold in folds
+    ]
+    for job in jobs:
+        job.file.check()
+    return jobs
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    processes: int = 1,
+    conditions: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Run the jobs that are not done yet and return the results of all, in the order given.
+
+    A job that fails is written down with its error; it does not stop the others, and the next
+    call tries it again.
+
+    Args:
+        jobs: The jobs.
+        out: Folder of the results.
+        processes: Number of processes, of one thread each; 1 works in this one.
+        conditions: What all results in the folder have in common, whatever their settings.
+        overwrite: Run jobs again whose results are of other settings or data.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        RunFolderError: The folder is of other conditions, a result is of other settings or data,
+            another process writes to the folder, or it cannot be written.
+        TrainingError: A process died.
+    """
+    files = [job.file for job in jobs]
+    with run_lock(out):
+        plan = StudyPlan.read(out).joined(files, conditions or {}, out)
+        todo_keys = {file.key for file in unfinished(files, out, overwrite)}
+        todo = [job for job in jobs if job.file.key in todo_keys]
+        try:
+            plan.write(out)
+            with job_progress(len(jobs), done=len(jobs) - len(todo), show=progress) as bar:
+                run_all(
+                    partial(_JobRunner, out),
+                    todo,
+                    processes=processes,
+                    on_change=lambda running: bar.running([job.file.key for job in running]),
+                    on_done=lambda job, error: bar.finished(job.file.key, error),
+                )
+        except OSError as error:
+            raise RunFolderError(f"Could not write to {out}: {error}.") from error
+        return [file.read(out) or {} for file in files]
+
+
+def sentence(error: Exception) -> str:
+    """Tell an error in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SgpmilError) else f"{type(error).__name__}: {text}"
+
+
+def _training(variant: Variant, start: TrainingSettings | None, device: str) -> TrainingSettings:
+    start = default_training(variant.model) if start is None else start
+    try:
+        return replace(start, **{"device": device, **variant.training})
+    except TypeError as error:
+        raise SettingsError(f"In the training of '{variant.name}': {error}.") from error
+
+
+class _JobRunner:
+    """Runs jobs in one process, and keeps the data set that it read last.
+
+    Args:
+        out: Folder of the results.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.name = ""
+
+    def __call__(self, job: Job) -> str | None:
+        """Run a job and write its result; return its error where it failed."""
+        file = job.file
+        result: dict[str, Any] = {
+            "status": "done",
+            "error": None,
+            "device": compute_device(job.training.device).type,
+            "versions": {"sgpmil": sgpmil.__version__, "torch": str(torch.__version__)},
+        }
+        started = time.perf_counter()
+        try:
+            if job.data_set.name != self.name:  # jobs come a data set at a time
+                self.bags, self.folds = load_set(job.data_set)
+                self.name = job.data_set.name
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result |= _train_and_test(job, self.bags, self.folds[job.fold])
+        except Exception as error:  # noqa: BLE001 - any failure of a job is its own, not the study's
+            result |= {"status": "failed", "error": sentence(error)}
+        result["seconds"] = time.perf_counter() - started
+        result["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(self.out, result)
+        error_text: str | None = result["error"]
+        return error_text
+
+
+def _train_and_test(job: Job, bags: BagDataset, fold: Fold) -> dict[str, Any]:
+    ends: list[float] = []
+    # Where nothing is chosen by validation, it would only take time.
+    with_val = bool(fold.val) and (job.training.select == "best" or job.training.patience > 0)
+    model = fit(
+        bags.subset(fold.train),
+        val=bags.subset(fold.val) if with_val else None,
+        model=job.variant.model,
+        model_settings=job.variant.settings,
+        training=job.training,
+        on_epoch=lambda _: ends.append(time.perf_counter()),
+    )
+    epochs = [after - before for before, after in pairwise(ends)]
+    result: dict[str, Any] = {
+        "parameters": model.num_parameters(),
+        "epochs_run": len(ends),
+        "seconds_per_epoch": statistics.median(epochs) if epochs else None,
+        "class_names": list(bags.class_names),
+    }
+    device = compute_device(job.training.device)
+    for part in ("val", "test"):
+        ids = fold.part(part)
+        if ids:
+            result[part] = _scores(model, bags.subset(ids), device)
+    return result
+
+
+def _scores(model: MILModel, bags: BagDataset, device: torch.device) -> dict[str, Any]:
+    table = predict(model, bags, class_names=bags.class_names, device=device)
+    found = evaluate(table)
+    metrics = {**asdict(found.slide), **(asdict(found.instance) if found.instance else {})}
+    return {
+        # JSON has no NaN.
+        "metrics": {k: None if math.isnan(v) else v for k, v in metrics.items()},
+        "slide_ids": list(table.slide_ids),
+        "labels": table.labels.tolist(),
+        "probs": table.probs.tolist(),
+        "std": table.std.tolist(),
+    }

@@ -1,0 +1,151 @@
+"""Each model's own published training, which is its default.
+
+Optimiser, schedule, epochs and stopping are those of each model's authors, from paper and code.
+Common to all, unless a model needs otherwise, is what the SGPMIL paper's code does for every model:
+one bag a step, gradients clipped at norm 1, classes drawn equally often. Where an author stops
+early or keeps the best epoch and there are no validation slides, all epochs are trained.
+"""
+
+from dataclasses import replace
+
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["default_training"]
+
+_ONE_BAG = TrainingSettings(bags_per_step=1, warmup_epochs=0)
+
+# Ilse, Tomczak, Welling, ICML 2018 (MNIST bags; the paper trains no slides).
+_ABMIL = replace(
+    _ONE_BAG,
+    epochs=20,
+    optimiser="adam",
+    learning_rate=5e-4,
+    weight_decay=1e-4,
+    schedule="constant",
+)
+
+# Lu et al., Nature Biomedical Engineering 2021.
+_CLAM = replace(
+    _ONE_BAG,
+    epochs=200,
+    optimiser="adam",
+    learning_rate=1e-4,
+    weight_decay=1e-5,
+    schedule="constant",
+    select="best",
+    patience=20,
+    min_epochs=50,
+    validation="optional",
+)
+
+_DEFAULTS: dict[str, TrainingSettings] = {
+    # This package's own; the paper's are the recipe "paper".
+    "sgpmil": TrainingSettings(),
+    # The released configuration of the SGPMIL paper.
+    "agp": replace(
+        _ONE_BAG,
+        epochs=20,
+        optimiser="adamw",
+        learning_rate=2e-4,
+        weight_decay=5e-5,
+        schedule="cosine",
+        min_learning_rate=1e-7,
+    ),
+    "abmil": _ABMIL,
+    # Nothing is published for plain pooling; it is ABMIL with the attention fixed.
+    "mean-pool": _ABMIL,
+    "max-pool": _ABMIL,
+    "clam-sb": _CLAM,
+    "clam-mb": _CLAM,
+    # Li, Li, Eliceiri, CVPR 2021.
+    "dsmil": replace(
+        _ONE_BAG,
+        epochs=50,
+        optimiser="adam",
+        betas=(0.5, 0.9),
+        learning_rate=1e-4,
+        weight_decay=1e-3,
+        schedule="cosine",
+        min_learning_rate=5e-6,
+        select="best",
+        patience=10,
+        validation="optional",
+    ),
+    # Shao et al., NeurIPS 2021; in half precision, which is a matter of speed.
+    "transmil": replace(
+        _ONE_BAG,
+        epochs=200,
+        optimiser="lookahead-radam",
+        learning_rate=2e-4,
+        weight_decay=1e-5,
+        schedule="constant",
+        accumulate_steps=2,
+        select="best",
+        patience=10,
+        validation="optional",
+    ),
+    # Zhu et al., ECCV 2024.
+    "dgrmil": replace(
+        _ONE_BAG,
+        epochs=200,
+        optimiser="sgd",
+        momentum=0.9,
+        learning_rate=5e-4,
+        weight_decay=1e-4,
+        schedule="cosine",
+        warmup_epochs=10,
+        warmup_learning_rate=0.0,
+        min_learning_rate=1e-5,
+    ),
+    # Cui et al., ICLR 2023: CLAM's loop.
+    "bayesmil": replace(_CLAM, weight_decay=2e-5),
+    # Engelmann et al., AISTATS 2024: the mean over a step's bags needs many of them.
+    "mixmil": replace(
+        _ONE_BAG,
+        epochs=1000,
+        optimiser="adam",
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        schedule="constant",
+        bags_per_step=64,
+        gradient_clip=0.0,
+        balanced_sampling=False,
+    ),
+    # Rymarczyk et al., WACV 2021.
+    "kernel-attention": replace(
+        _ONE_BAG,
+        epochs=200,
+        optimiser="adam",
+        learning_rate=1e-4,
+        weight_decay=5e-3,
+        schedule="step",
+        decay=0.1,
+        decay_epochs=60,
+        select="best",
+        patience=20,
+        validation="optional",
+    ),
+    # A logistic regression on one number; nothing is published.
+    "bag-size": replace(
+        _ONE_BAG,
+        epochs=20,
+        optimiser="adam",
+        learning_rate=0.05,
+        weight_decay=0.0,
+        schedule="constant",
+        bags_per_step=8,
+    ),
+}
+
+
+def default_training(model: str) -> TrainingSettings:
+    """Return how a model is trained unless told otherwise.
+
+    Args:
+        model: A name of `sgpmil.list_models`; a model of your own is trained as SGPMIL is.
+
+    Example:
+        >>> default_training("clam-sb").patience
+        20
+    """
+    return _DEFAULTS.get(model, TrainingSettings())

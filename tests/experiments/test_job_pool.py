@@ -1,0 +1,150 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.experiments.job_pool import one_thread, run_all
+
+
+def _square():
+    return lambda x: x * x
+
+
+class _Worker:
+    """Notes the process and threads of every job."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def __call__(self, job):
+        (self.folder / str(job)).write_text(str(torch.get_num_threads()))
+        if job == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job == "sleep":
+            time.sleep(600)
+        return os.getpid()
+
+
+def test_one_process_is_this_one_and_keeps_the_order():
+    done, running = [], []
+    run_all(
+        _square,
+        [3, 1, 2],
+        processes=1,
+        on_change=lambda jobs: running.append(list(jobs)),
+        on_done=lambda job, result: done.append((job, result)),
+    )
+    assert done == [(3, 9), (1, 1), (2, 4)]
+    assert running == [[3], [1], [2]]
+    assert not multiprocessing.active_children()
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_process_is_refused():
+    with pytest.raises(SettingsError, match="--jobs"):
+        run_all(_square, [1], processes=0, on_change=print, on_done=print)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_jobs_with_a_thread_each(tmp_path):
+    found, most = {}, []
+    run_all(
+        partial(_Worker, tmp_path),
+        list("abcdefgh"),
+        processes=2,
+        on_change=lambda jobs: most.append(len(jobs)),
+        on_done=found.__setitem__,
+    )
+    assert sorted(found) == list("abcdefgh")
+    assert os.getpid() not in found.values()
+    assert max(most) == 2
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"1"}
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_said_and_leaves_no_other(tmp_path):
+    with pytest.raises(TrainingError, match=r"died.*--jobs"):
+        run_all(
+            partial(_Worker, tmp_path),
+            ["die", "sleep"],
+            processes=2,
+            on_change=lambda jobs: None,
+            on_done=lambda job, result: None,
+        )
+    _wait_until(lambda: not multiprocessing.active_children())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
+    script = f"""
+        from functools import partial
+        from sgpmil.experiments.job_pool import run_all
+        from tests.experiments.test_job_pool import _Worker
+
+        if __name__ == "__main__":
+            run_all(
+                partial(_Worker, {str(tmp_path)!r}),
+                ["sleep", "sleep", "sleep"],
+                processes=2,
+                on_change=lambda jobs: None,
+                on_done=lambda job, result: None,
+            )
+    """
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(script))
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, file],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _wait_until(lambda: (tmp_path / "sleep").exists())
+        children = _children(parent.pid)
+        assert len(children) >= 2
+        parent.send_signal(end)
+        parent.wait(timeout=30)
+        _wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def _children(pid):
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def _wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
