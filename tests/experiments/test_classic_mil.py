@@ -19,7 +19,7 @@ def test_ten_stratified_folds_test_every_bag_once(tmp_path):
 
 
 def test_missing_file_and_labels_are_named(tmp_path):
-    with pytest.raises(BagError, match="fox.npz.*no such file"):
+    with pytest.raises(BagError, match=r"fox.npz.*no such file"):
         classic_bags(tmp_path / "fox.npz")
     np.savez(tmp_path / "fox.npz", features=np.ones((4, 2), np.float32), offsets=[0, 2, 4])
     with pytest.raises(BagError, match="labels"):

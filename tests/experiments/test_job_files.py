@@ -100,7 +100,7 @@ def test_a_plan_grows_by_what_is_asked_for(tmp_path):
 
 def test_results_of_other_conditions_are_refused(tmp_path):
     plan = StudyPlan().joined([FILE], {"epochs": None}, tmp_path)
-    with pytest.raises(RunFolderError, match="epochs of each model's own .* but got 2.*--out"):
+    with pytest.raises(RunFolderError, match=r"epochs of each model's own .* but got 2.*--out"):
         plan.joined([FILE], {"epochs": 2}, tmp_path)
 
 

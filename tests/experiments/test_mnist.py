@@ -112,5 +112,5 @@ def test_images_without_labels_are_refused(tmp_path):
 def test_images_of_another_size_are_refused(tmp_path):
     write_mnist(tmp_path)
     write_idx(tmp_path / MNIST_FILES["train"][0], np.zeros((400, 8, 8)))
-    with pytest.raises(BagError, match="28×28 pixels.*8×8"):
+    with pytest.raises(BagError, match=r"28×28 pixels.*8×8"):
         mnist_bags(tmp_path)

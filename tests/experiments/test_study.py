@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import sgpmil.experiments.study as study
 from sgpmil.bags import make_kfold, read_bags
@@ -71,7 +71,8 @@ def test_a_result_is_what_its_predictions_say(tmp_path):
         probs, labels = np.array(found["probs"]), np.array(found["labels"])
         metrics = found["metrics"]
         assert metrics["auc"] == pytest.approx(roc_auc_score(labels, probs[:, 1]))
-        assert metrics["nll"] == pytest.approx(log_loss(labels, probs), rel=1e-4)
+        of_label = probs[np.arange(len(labels)), labels]
+        assert metrics["nll"] == pytest.approx(-np.log(of_label).mean(), rel=1e-4)
         balanced = balanced_accuracy_score(labels, probs.argmax(1))
         assert metrics["balanced_accuracy"] == pytest.approx(balanced)
         assert metrics["attention_auc"] == 0.5  # of a plain mean, which prefers nothing

@@ -74,7 +74,7 @@ def test_the_sequential_loader_gives_every_bag_once_in_order():
 @pytest.mark.parametrize(
     ("most", "groups"),
     [
-        (None, [4, 1]),
+        (100, [4, 1]),
         (9, [3, 2]),  # bags of 2, 3, 4, 5, 2 instances
         (8, [2, 1, 2]),
         (5, [2, 1, 1, 1]),

@@ -205,15 +205,6 @@ def test_a_model_concludes_from_every_training_bag_before_it_is_saved(
     assert file_mean(tmp_path / "last.safetensors") == {seen["total"]}
 
 
-def test_large_bags_are_concluded_from_in_small_groups(monkeypatch, conclusions):
-    monkeypatch.setattr(fit_module, "CONCLUDING_INSTANCES", 6)
-    train(bags=toy_bags(6), epochs=1)  # of 2, 3, 4, 5, 2, 3 instances
-    assert conclusions[0]["sizes"] == [2, 1, 1, 2]
-    monkeypatch.setattr(fit_module, "CONCLUDING_BAGS", 1)
-    train(bags=toy_bags(6), epochs=1)
-    assert conclusions[1]["sizes"] == [1] * 6
-
-
 @pytest.mark.parametrize("select", ["last", "best"])
 def test_the_last_and_the_best_model_conclude_each_for_itself(tmp_path, conclusions, judge, select):
     judge([3.0, 1.0, 2.0])

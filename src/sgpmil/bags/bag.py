@@ -81,7 +81,7 @@ class BagBatch:
         labels: Class index of each bag; `NO_LABEL` where unknown.
         slide_ids: Name of each bag's slide.
         coords: Top-left corners in level-0 pixels, where every bag has them.
-        patch_sizes: Side of an instance in level-0 pixels, a value a bag.
+        patch_sizes: Side of an instance in level-0 pixels, a value a bag; 0 where unknown.
 
     Example:
         >>> bags = [Bag(torch.ones(3, 2), "a", label=0), Bag(torch.ones(1, 2), "b", label=1)]
@@ -115,14 +115,14 @@ class BagBatch:
             )
         sizes = torch.tensor([bag.num_instances for bag in bags])
         coords = [bag.coords for bag in bags if bag.coords is not None]
-        patch_sizes = [bag.patch_size for bag in bags if bag.patch_size is not None]
+        patch_sizes = [bag.patch_size or 0 for bag in bags]
         return BagBatch(
             features=torch.cat([bag.features for bag in bags]),
             offsets=torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]),
             labels=torch.tensor([NO_LABEL if bag.label is None else bag.label for bag in bags]),
             slide_ids=tuple(bag.slide_id for bag in bags),
             coords=torch.cat(coords) if len(coords) == len(bags) else None,
-            patch_sizes=torch.tensor(patch_sizes) if len(patch_sizes) == len(bags) else None,
+            patch_sizes=torch.tensor(patch_sizes) if any(patch_sizes) else None,
         )
 
     @property
@@ -171,7 +171,7 @@ class BagBatch:
                 slide_id=slide_id,
                 label=None if labels[b] == NO_LABEL else labels[b],
                 coords=None if self.coords is None else self.coords[start:end],
-                patch_size=None if self.patch_sizes is None else int(self.patch_sizes[b]),
+                patch_size=None if self.patch_sizes is None else int(self.patch_sizes[b]) or None,
             )
             for b, (slide_id, start, end) in enumerate(
                 zip(self.slide_ids, bounds[:-1], bounds[1:], strict=True)

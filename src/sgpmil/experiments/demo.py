@@ -12,6 +12,7 @@ from sgpmil.experiments.digits import IMAGE_SIDE, digit_bags
 from sgpmil.report.figures import AttentionPanel, attention_figure, save_figure
 from sgpmil.report.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
+from sgpmil.training.defaults import default_training
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["DEMO_TRAINING", "Demo", "run_demo"]
@@ -59,7 +60,9 @@ def run_demo(
         bags,
         folds,
         model=model,
-        training=replace(DEMO_TRAINING, seed=seed),
+        training=replace(
+            DEMO_TRAINING if model == "sgpmil" else default_training(model), seed=seed
+        ),
         run=run,
         resume=resume,
         overwrite=overwrite,

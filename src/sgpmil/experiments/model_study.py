@@ -126,7 +126,26 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
         "An equal budget of passes over the bags, that of the ABMIL paper on MNIST. The published "
         "50 to 1,000 epochs are for sets of tens to hundreds of bags, not for 1,000.",
         sets=("mnist",),
+        without=("mixmil",),
         max_epochs=20,
+    ),
+    Adjustment(
+        "A step of MixMIL takes 64 bags: 200 epochs are 3,200 steps, where the others take 20,000.",
+        sets=("mnist",),
+        models=("mixmil",),
+        max_epochs=200,
+    ),
+    Adjustment(
+        "An equal budget for the published 200 epochs of slides; the bags are a few vectors each.",
+        sets=CLASSIC_SETS,
+        without=("mixmil",),
+        max_epochs=50,
+    ),
+    Adjustment(
+        "These sets have 166 or 230 features: a projection to 512 would only blow them up.",
+        sets=CLASSIC_SETS,
+        models=("mixmil",),
+        settings={"projection_dim": 0},
     ),
 )
 

@@ -218,10 +218,11 @@ class BayesMIL(MILModel):
                 f"grid, but they are missing in a bag of {', '.join(batch.slide_ids)}. "
                 "Give bags with coordinates, or train with spatial off."
             )
-        pitch = batch.patch_sizes
-        if pitch is None:
-            pitch = grid_pitch(batch.coords, batch.bag_index, batch.num_bags)
-        return grid_cells(batch.coords, batch.bag_index, pitch)
+        bag_index = batch.bag_index
+        pitch = grid_pitch(batch.coords, bag_index, batch.num_bags)
+        if batch.patch_sizes is not None:
+            pitch = torch.where(batch.patch_sizes > 0, batch.patch_sizes, pitch)
+        return grid_cells(batch.coords, bag_index, pitch)
 
     def _divergence(self, output: ModelOutput, labels: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Divergence of the attention from its prior: mean of a bag's patches, then of bags."""

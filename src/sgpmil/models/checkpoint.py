@@ -109,7 +109,7 @@ def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointI
     model = build_model(info.model, in_dim=info.in_dim, num_classes=len(info.class_names), **values)
     try:
         state = load_file(weights)
-        dtype = next((v.dtype for k, v in state.items() if k.endswith("weight")), torch.float32)
+        dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
         model.to(dtype).load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
         first = " ".join(line.strip() for line in str(error).splitlines()[:2])

@@ -4,7 +4,6 @@ Which bags an epoch draws depends on the seed and the epoch alone, so a resumed 
 ones as an uninterrupted run.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,21 +67,20 @@ def epoch_loader(
 
 
 def sequential_loader(
-    dataset: BagDataset, bags_per_step: int, max_instances: int | None = None
+    dataset: BagDataset, max_bags: int = 64, max_instances: int = 32_768
 ) -> DataLoader[BagBatch]:
     """Return every bag once, in order.
 
     Args:
         dataset: The bags.
-        bags_per_step: Most bags of a batch.
-        max_instances: Most instances of a batch, if any; a larger bag is a batch of its own.
+        max_bags: Most bags of a batch.
+        max_instances: Most instances of a batch; a larger bag is a batch of its own.
     """
-    most = math.inf if max_instances is None else max_instances
     groups: list[list[int]] = []
     total = 0
     for position, size in enumerate(dataset.num_instances):
         total += size
-        if not groups or len(groups[-1]) == bags_per_step or total > most:
+        if not groups or len(groups[-1]) == max_bags or total > max_instances:
             groups.append([])
             total = size
         groups[-1].append(position)

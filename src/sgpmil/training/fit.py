@@ -40,9 +40,6 @@ __all__ = ["fit"]
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
 
-CONCLUDING_BAGS, CONCLUDING_INSTANCES = 64, 32_768
-"""Most bags and instances of a batch of the pass over the training bags after the last step."""
-
 
 def fit(
     train: BagDataset,
@@ -161,7 +158,7 @@ def _conclude(network: MILModel, data: FoldData) -> None:
     """Let a trained model, where it was trained, take what it needs from the training bags."""
     device = compute_device(data.settings.device)
     network.to(device).eval()
-    batches = sequential_loader(data.train, CONCLUDING_BAGS, CONCLUDING_INSTANCES)
+    batches = sequential_loader(data.train)
     with torch.no_grad():
         network.conclude(data.transfer_batch_to_device(b, device, 0) for b in batches)
     network.cpu()

@@ -173,7 +173,7 @@ class FoldData(lightning.LightningDataModule):
         """Return the validation bags in order."""
         if self.val is None:
             return []
-        return sequential_loader(self.val, self.settings.bags_per_step)
+        return sequential_loader(self.val)
 
     def transfer_batch_to_device(
         self, batch: BagBatch, device: torch.device, dataloader_idx: int

@@ -26,18 +26,24 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
         model: The model.
     """
     rate, weight_decay, betas = settings.learning_rate, settings.weight_decay, settings.betas
+    # One pass over the weights, where Lightning can clip the gradient with it.
+    fused = settings.precision in ("32", "64")
     match settings.optimiser:
         case "adamw":
             return torch.optim.AdamW(
-                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay
+                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
             )
         case "adam":
             return torch.optim.Adam(
-                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay
+                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
             )
         case "sgd":
             return torch.optim.SGD(
-                model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=weight_decay
+                model.parameters(),
+                lr=rate,
+                momentum=settings.momentum,
+                weight_decay=weight_decay,
+                fused=fused,
             )
         case "lookahead-radam":
             parameters = list(model.parameters())
