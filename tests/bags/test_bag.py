@@ -99,3 +99,11 @@ def test_to_casts_features_alone():
     batch = BagBatch.pack([Bag(torch.ones(2, 2), "a", label=1)]).to(dtype=torch.float64)
     assert batch.features.dtype == torch.float64
     assert batch.labels.dtype == torch.long
+
+
+def test_a_patch_size_that_is_unknown_does_not_hide_the_others():
+    bags = [Bag(torch.ones(1, 2), "a", patch_size=512), Bag(torch.ones(1, 2), "b")]
+    batch = BagBatch.pack(bags)
+    assert batch.patch_sizes.tolist() == [512, 0]
+    assert [bag.patch_size for bag in batch.bags()] == [512, None]
+    assert BagBatch.pack(bags[1:]).patch_sizes is None

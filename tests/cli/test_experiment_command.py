@@ -5,7 +5,9 @@ import sys
 import textwrap
 
 import pytest
+from rich.console import Console
 
+import sgpmil.cli.experiment_command as command
 import sgpmil.experiments.study as study
 from sgpmil.errors import TrainingError
 from sgpmil.training.run_lock import run_lock
@@ -27,8 +29,8 @@ def times(out):
 
 def test_trains_resumes_and_writes_a_table(sgpmil, data, tmp_path):
     out = tmp_path / "out"
-    command = ("experiment", "models", "--data", data, "--out", out, *QUICK)
-    code, printed, err = sgpmil(*command, "--set", "colon")
+    call = ("experiment", "models", "--data", data, "--out", out, *QUICK)
+    code, printed, err = sgpmil(*call, "--set", "colon")
     assert code == 0
     assert "bag-size, mean-pool on colon: 12 runs" in printed
     assert "12 of 12: colon/mean-pool/1-seed2" in err
@@ -36,7 +38,7 @@ def test_trains_resumes_and_writes_a_table(sgpmil, data, tmp_path):
     before = times(out)
     assert len(before) == 12
 
-    code, printed, err = sgpmil(*command)
+    code, printed, err = sgpmil(*call)
     assert code == 0
     assert {p: t for p, t in times(out).items() if p in before} == before
     assert len(times(out)) == 12 + 2 * 10
@@ -53,12 +55,28 @@ def test_trains_resumes_and_writes_a_table(sgpmil, data, tmp_path):
     assert str(out / "table.md") in printed
 
 
+def test_a_table_in_a_file_is_whole_and_on_a_narrow_terminal_readable(monkeypatch, capsys):
+    columns = ("model", *command._DISPENSABLE, "bag AUC", "failed")
+    rows = [("kernel-attention", *["0.123 ± 0.456"] * 6, "0.500 ± 0.000 (at chance)", "3")]
+    monkeypatch.setenv("COLUMNS", "60")
+    command._print_fitting("colon", columns, rows)
+    whole = capsys.readouterr().out
+    assert all(word in whole for word in (*columns, *rows[0]))
+    narrow = Console(width=60, force_terminal=True, color_system=None)
+    monkeypatch.setattr(command, "console", narrow)
+    command._print_fitting("colon", columns, rows)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("model", "bag AUC", "failed", rows[0][0], rows[0][-2]))
+    assert "parameters" not in printed
+    assert max(map(len, printed.splitlines())) <= 60
+
+
 def test_changed_epochs_do_not_mix(sgpmil, data, tmp_path):
     out = tmp_path / "out"
-    command = ("experiment", "models", "--data", data, "--out", out, "--set", "fox", "--jobs", "1")
-    assert sgpmil(*command, "--model", "bag-size", "--epochs", "1")[0] == 0
+    call = ("experiment", "models", "--data", data, "--out", out, "--set", "fox", "--jobs", "1")
+    assert sgpmil(*call, "--model", "bag-size", "--epochs", "1")[0] == 0
     before = times(out)
-    code, _, err = sgpmil(*command, "--model", "mean-pool", "--epochs", "2", "--overwrite")
+    code, _, err = sgpmil(*call, "--model", "mean-pool", "--epochs", "2", "--overwrite")
     assert code == 2
     assert "epochs 1" in err
     assert "--out" in err
@@ -67,7 +85,7 @@ def test_changed_epochs_do_not_mix(sgpmil, data, tmp_path):
 
 def test_failures_are_told_at_the_end_and_tried_again(sgpmil, data, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    command = ("experiment", "models", "--data", data, "--out", out, *QUICK, "--set", "colon")
+    call = ("experiment", "models", "--data", data, "--out", out, *QUICK, "--set", "colon")
     fit = study.fit
 
     def failing(train, *, model, training, **options):
@@ -77,20 +95,20 @@ def test_failures_are_told_at_the_end_and_tried_again(sgpmil, data, tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(study, "fit", failing)
-        code, printed, err = sgpmil(*command)
+        code, printed, err = sgpmil(*call)
     assert code == 1
     assert "2 failed" in err
     assert "colon/mean-pool/0-seed1: The loss is not finite at epoch 0." in err
     assert "4 of 6" in printed
     assert "Traceback" not in err
-    code, printed, err = sgpmil(*command)
+    code, printed, err = sgpmil(*call)
     assert (code, "failed" in err) == (0, False)
     assert "4 of 6" not in printed
 
 
 def test_interrupted_says_how_to_go_on_and_shows_what_there_is(sgpmil, data, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    command = ("experiment", "models", "--data", data, "--out", out, *QUICK, "--set", "colon")
+    call = ("experiment", "models", "--data", data, "--out", out, *QUICK, "--set", "colon")
     fit = study.fit
 
     def interrupted(train, *, model, training, **options):
@@ -99,7 +117,7 @@ def test_interrupted_says_how_to_go_on_and_shows_what_there_is(sgpmil, data, tmp
         return fit(train, model=model, training=training, **options)
 
     monkeypatch.setattr(study, "fit", interrupted)
-    code, printed, err = sgpmil(*command)
+    code, printed, err = sgpmil(*call)
     assert code == 130
     assert "Call again to go on" in err
     assert "2 of 6" in printed
@@ -108,13 +126,13 @@ def test_interrupted_says_how_to_go_on_and_shows_what_there_is(sgpmil, data, tmp
 
 def test_timing_is_written_and_joins_the_table(sgpmil, data, tmp_path):
     out = tmp_path / "out"
-    command = ("experiment", "models", "--data", data, "--out", out, "--set", "fox")
-    code, printed, _ = sgpmil(*command, "--model", "bag-size", "--timing")
+    call = ("experiment", "models", "--data", data, "--out", out, "--set", "fox")
+    code, printed, _ = sgpmil(*call, "--model", "bag-size", "--timing")
     assert code == 0
     assert "s/epoch" in printed
     assert not (out / "table.md").exists()
     seconds = json.loads((out / "timing.json").read_text())["fox"]["bag-size"]["seconds_per_epoch"]
-    assert sgpmil(*command, *QUICK)[0] == 0
+    assert sgpmil(*call, *QUICK)[0] == 0
     with (out / "table.csv").open(newline="") as file:
         rows = {r["model"]: r for r in csv.DictReader(file)}
     assert float(rows["bag-size"]["seconds_per_epoch"]) == seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.errors import SettingsError
 from sgpmil.experiments.job_pool import one_thread, run_all
 
 
@@ -31,6 +31,8 @@ class _Worker:
             os.kill(os.getpid(), signal.SIGKILL)
         if job == "sleep":
             time.sleep(600)
+        if job == "full":
+            raise OSError(28, "No space left on device", "x.json")
         return os.getpid()
 
 
@@ -42,6 +44,7 @@ def test_one_process_is_this_one_and_keeps_the_order():
         processes=1,
         on_change=lambda jobs: running.append(list(jobs)),
         on_done=lambda job, result: done.append((job, result)),
+        on_death=print,
     )
     assert done == [(3, 9), (1, 1), (2, 4)]
     assert running == [[3], [1], [2]]
@@ -61,7 +64,7 @@ def test_threads_are_given_back():
 
 def test_no_process_is_refused():
     with pytest.raises(SettingsError, match="--jobs"):
-        run_all(_square, [1], processes=0, on_change=print, on_done=print)
+        run_all(_square, [1], processes=0, on_change=print, on_done=print, on_death=print)
 
 
 @pytest.mark.slow
@@ -73,6 +76,7 @@ def test_two_processes_share_the_jobs_with_a_thread_each(tmp_path):
         processes=2,
         on_change=lambda jobs: most.append(len(jobs)),
         on_done=found.__setitem__,
+        on_death=print,
     )
     assert sorted(found) == list("abcdefgh")
     assert os.getpid() not in found.values()
@@ -81,16 +85,33 @@ def test_two_processes_share_the_jobs_with_a_thread_each(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_said_and_leaves_no_other(tmp_path):
-    with pytest.raises(TrainingError, match=r"died.*--jobs"):
+def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path):
+    found = {}
+    run_all(
+        partial(_Worker, tmp_path),
+        ["a", "die", "b", "die", "c"],
+        processes=2,
+        on_change=lambda jobs: None,
+        on_done=lambda job, result: found.setdefault(job, []).append(result),
+        on_death=lambda job: f"{job}d",
+    )
+    assert found.pop("die") == ["died", "died"]
+    assert sorted(found) == ["a", "b", "c"]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_an_error_of_the_study_itself_stops_it_and_leaves_no_process(tmp_path):
+    with pytest.raises(OSError, match="No space left"):
         run_all(
             partial(_Worker, tmp_path),
-            ["die", "sleep"],
+            ["sleep", "full"],
             processes=2,
             on_change=lambda jobs: None,
             on_done=lambda job, result: None,
+            on_death=print,
         )
-    _wait_until(lambda: not multiprocessing.active_children())
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
@@ -108,6 +129,7 @@ def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
                 processes=2,
                 on_change=lambda jobs: None,
                 on_done=lambda job, result: None,
+                on_death=print,
             )
     """
     file = tmp_path / "script.py"

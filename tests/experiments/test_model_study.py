@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
+import sgpmil.experiments.model_study as model_study
 from sgpmil.errors import BagError, SettingsError
 from sgpmil.experiments.model_study import (
     ADJUSTMENTS,
     MODEL_SETS,
+    Adjustment,
     choose_models,
     choose_sets,
     model_variant,
@@ -47,12 +51,42 @@ def test_models_are_all_or_those_asked_for():
         choose_models(["abmill"])
 
 
-def test_models_are_their_own_except_for_what_is_adjusted():
+@pytest.fixture
+def adjusted(monkeypatch):
+    """Replace the study's adjustments."""
+
+    def give(*adjustments):
+        monkeypatch.setattr(model_study, "ADJUSTMENTS", adjustments)
+
+    return give
+
+
+def test_models_are_their_own_where_nothing_is_adjusted(adjusted):
+    adjusted(Adjustment("why", sets=("fox",), settings={"standardise": False}))
     for model in list_models():
         for data_set in MODEL_SETS:
             variant = model_variant(model, data_set)
-            if data_set != "mnist":
-                assert (dict(variant.settings), dict(variant.training)) == ({}, {})
+            changed = {"standardise": False} if data_set == "fox" else {}
+            assert (dict(variant.settings), dict(variant.training)) == (changed, {})
+
+
+def test_adjustments_are_of_the_models_they_name(adjusted):
+    adjusted(
+        Adjustment("a", sets=("fox",), without=("abmil",), training={"bags_per_step": 3}),
+        Adjustment("b", sets=("fox",), models=("abmil",), settings={"hidden_dim": 7}),
+    )
+    assert dict(model_variant("abmil", "fox").training) == {}
+    assert dict(model_variant("abmil", "fox").settings) == {"hidden_dim": 7}
+    assert dict(model_variant("sgpmil", "fox").training) == {"bags_per_step": 3}
+    assert dict(model_variant("sgpmil", "fox").settings) == {}
+
+
+def test_every_model_can_be_built_as_it_is_adjusted():
+    for model in list_models():
+        for data_set in MODEL_SETS:
+            variant = model_variant(model, data_set)
+            resolve_settings(model, variant.settings)
+            replace(default_training(model), **variant.training)
 
 
 def test_images_are_read_by_the_network_and_not_standardised():
@@ -62,11 +96,12 @@ def test_images_are_read_by_the_network_and_not_standardised():
         assert not settings.standardise
 
 
-def test_a_cap_on_epochs_lowers_and_never_raises():
+def test_a_cap_on_epochs_lowers_and_never_raises(adjusted):
+    adjusted(Adjustment("why", sets=("fox",), max_epochs=25))
     for model in list_models():
         own = default_training(model).epochs
-        assert model_variant(model, "mnist").training["epochs"] == min(own, 20)
-        assert model_variant(model, "mnist", epochs=35).training["epochs"] == 35
+        assert model_variant(model, "fox").training["epochs"] == min(own, 25)
+        assert model_variant(model, "fox", epochs=35).training["epochs"] == 35
 
 
 def test_every_adjustment_has_a_reason_and_known_names():

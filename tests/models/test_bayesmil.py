@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from sgpmil.models import build_model, load_model, save_model
 from sgpmil.models.bayesmil import attention_divergence
 from sgpmil.models.patch_grid import KERNEL
 
-from .small import IN_DIM, SMALL
+from .small import IN_DIM, SMALL, random_bags, small_model
 
 GRIDS = ((4, 3), (1, 1), (7, 2))  # columns and rows of each bag
 
@@ -371,3 +372,15 @@ def test_learns_which_patches_matter():
     scores = output.score.view(24, 25)[1::2]
     others = [i for i in range(25) if i not in (7, 8)]
     assert (scores[:, [7, 8]].mean() - scores[:, others].mean()) > 0.4
+
+
+def test_a_known_patch_size_counts_beside_an_unknown_one():
+    """Otherwise a bag's prediction would depend on its batch."""
+    model = small_model("bayesmil", dtype=torch.float64)
+    known, other = random_bags((9, 7), dtype=torch.float64)
+    # Patches overlap: their pitch is half of their side, and is not what is to be used.
+    known = replace(known, coords=known.coords // 2)
+    unknown = replace(other, patch_size=None)
+    alone = model(BagBatch.pack([known])).attention
+    together = model(BagBatch.pack([known, unknown])).attention[:, :9]
+    assert torch.allclose(alone, together)

@@ -187,3 +187,12 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="Could not write the checkpoint"):
         save_model(small_model("abmil"), tmp_path / "file" / "a.safetensors", class_names=CLASSES)
+
+
+@pytest.mark.parametrize("name", ["mixmil", "abmil"])
+def test_double_precision_stays(name, tmp_path):
+    settings = {"projection_dim": 0} if name == "mixmil" else {}  # then it has no layer's weight
+    model = small_model(name, dtype=torch.float64, **settings)
+    save_model(model, tmp_path / "checkpoint.safetensors", class_names=("a", "b"))
+    loaded, _ = load_model(tmp_path)
+    assert next(loaded.parameters()).dtype == torch.float64
