@@ -15,7 +15,18 @@ def test_version(sgpmil):
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "doctor", "init", "inspect", "pack", "splits", "train", "predict", "evaluate"],
+    [
+        "demo",
+        "doctor",
+        "init",
+        "inspect",
+        "pack",
+        "splits",
+        "train",
+        "predict",
+        "evaluate",
+        "experiment",
+    ],
 )
 def test_every_command_has_help(sgpmil, command):
     code, out, _ = sgpmil(command, "--help")

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 from sgpmil.cli.output import console, grid
+from sgpmil.cli.train_command import MODEL_NAMES
 
 if TYPE_CHECKING:
     from sgpmil.experiments.study import Job
@@ -41,7 +43,8 @@ def models(
         ),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Only this model; may be repeated.")
+        list[str] | None,
+        typer.Option(help=f"Only this model ({MODEL_NAMES}); may be repeated."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -107,10 +110,8 @@ def _run(
         typer.echo("Interrupted. Call again to go on.", err=True)
         raise typer.Exit(130) from None
     _show_table(out)
-    failed = [
-        (job, result) for job, result in zip(jobs, results, strict=True) if not is_done(result)
-    ]
-    _report({job.file.key: result["error"] for job, result in failed})
+    pairs = zip(jobs, results, strict=True)
+    _report({job.file.key: found["error"] for job, found in pairs if not is_done(found)})
 
 
 def _time(jobs: "list[Job]", out: Path) -> None:
@@ -143,21 +144,24 @@ def _show_table(out: Path) -> None:
     console.print(f"Written to {' and '.join(str(path) for path in write_table(out, rows))}")
 
 
+_WIDEST = 500
 _DISPENSABLE = ("parameters", "worst AUC", "NLL", "balanced accuracy", "s/epoch", "ACE")
 
 
 def _print_fitting(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whole, or on a narrow terminal without the columns that matter least."""
-    width = console.width if console.is_terminal else 1000
+    # A file or a pipe has no width to keep to.
+    place = console if console.is_terminal else Console(width=_WIDEST, markup=False)
     shown = list(header)
     for column in (None, *_DISPENSABLE):
         shown = [name for name in shown if name != column]
         table = Table(*shown, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(cell for name, cell in zip(header, row, strict=True) if name in shown))
-        if Measurement.get(console, console.options.update(width=width), table).maximum <= width:
+        unbound = place.options.update(width=_WIDEST)
+        if Measurement.get(place, unbound, table).maximum <= place.width:
             break
-    console.print(table, width=width)
+    place.print(table)
 
 
 def _report(errors: dict[str, str]) -> None:

@@ -5,15 +5,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import wait as wait_for_end
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 import torch
 
-from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.errors import SettingsError
 
 __all__ = ["one_thread", "run_all"]
 
@@ -28,6 +26,7 @@ def run_all(
     processes: int,
     on_change: Callable[[Sequence[_Job]], None],
     on_done: Callable[[_Job, _Result], None],
+    on_death: Callable[[_Job], _Result],
 ) -> None:
     """Run jobs in their order.
 
@@ -37,15 +36,16 @@ def run_all(
         processes: Number of processes; 1 works in this one.
         on_change: Called with the jobs in flight, whenever they change.
         on_done: Called with a job and what came of it, as soon as it is done.
+        on_death: Gives what comes of a job whose process was killed, as the system does for want
+            of memory; the others go on.
 
     Raises:
         SettingsError: There is not even one process.
-        TrainingError: A process died.
     """
     if processes < 1:
         raise SettingsError(f"Expected at least one process (--jobs), but got {processes}.")
     if processes > 1 and len(jobs) > 1:
-        _run_in_pool(start, jobs, min(processes, len(jobs)), on_change, on_done)
+        _run_in_processes(start, jobs, min(processes, len(jobs)), on_change, on_done, on_death)
         return
     with one_thread():
         run = start()
@@ -65,65 +65,109 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run_in_pool(
+class _Worker:
+    """A process that runs one job at a time.
+
+    Args:
+        start: Makes the function that runs a job.
+    """
+
+    def __init__(self, start: Callable[[], Callable[[Any], Any]]) -> None:
+        # Spawned, not forked: a fork of a process that has used CUDA or threads hangs.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(start, theirs), daemon=True)
+        with _deaf_to_interrupts():
+            self.process.start()
+        theirs.close()  # now the process alone holds it, and its death closes it
+
+    def end(self) -> None:
+        """End the process, whatever it is at: a job in flight has written nothing yet."""
+        self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+
+def _run_in_processes(
     start: Callable[[], Callable[[_Job], _Result]],
     jobs: Sequence[_Job],
     processes: int,
     on_change: Callable[[Sequence[_Job]], None],
     on_done: Callable[[_Job, _Result], None],
+    on_death: Callable[[_Job], _Result],
 ) -> None:
-    # Spawned, not forked: a fork of a process that has used CUDA or threads hangs.
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(processes, context, _start_worker, (start,))
-    waiting = iter(jobs)
-    running: dict[Future[Any], _Job] = {}
+    waiting = list(reversed(jobs))
+    idle: list[_Worker] = []
+    running: dict[Connection, tuple[_Worker, _Job]] = {}
     try:
-        while True:
-            # No more than can run: what is in flight is then known, and nothing else is lost.
-            for job in waiting:
-                running[pool.submit(_run_in_worker, job)] = job
-                if len(running) == processes:
-                    break
-            if not running:
-                break
-            on_change(list(running.values()))
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                on_done(running.pop(future), future.result())
-        pool.shutdown()
-    except BaseException as error:
-        # Nobody waits for the jobs in flight any more: their files do not exist yet.
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
-            raise TrainingError(
-                "A process of the study died, perhaps for want of memory. Call again to go on, "
-                "with fewer --jobs if it happens again."
-            ) from error
-        raise
+        while waiting or running:
+            while waiting and len(running) < processes:
+                worker, job = idle.pop() if idle else _Worker(start), waiting.pop()
+                try:
+                    worker.connection.send(job)
+                except OSError:  # killed while it waited
+                    worker.end()
+                    waiting.append(job)
+                else:
+                    running[worker.connection] = (worker, job)
+            on_change([job for _, job in running.values()])
+            ready = wait(list(running))
+            for connection in [connection for connection in running if connection in ready]:
+                worker, job = running[connection]
+                try:
+                    result, error = connection.recv()
+                except (EOFError, OSError):
+                    worker.end()
+                    result, error = on_death(job), None
+                else:
+                    idle.append(worker)
+                del running[connection]
+                if error is not None:
+                    raise error
+                on_done(job, result)
+    finally:
+        for worker in (*idle, *(worker for worker, _ in running.values())):
+            worker.end()
 
 
-_worker: list[Callable[[Any], Any]] = []
-"""What runs a job in a process of the pool."""
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Let processes that are started in the block ignore Ctrl-C, while they import as well.
+
+    It reaches every process of a terminal; the parent ends the others.
+    """
+    if threading.current_thread() is not threading.main_thread():  # others may not set signals
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
-def _start_worker(start: Callable[[], Callable[[Any], Any]]) -> None:
-    # Ctrl-C reaches every process of a terminal; the parent ends the others.
+def _work(start: Callable[[], Callable[[Any], Any]], connection: Connection) -> None:
+    """Run jobs as they come, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _worker[:] = [start()]
-
-
-def _run_in_worker(job: Any) -> Any:
-    return _worker[0](job)
+    run = start()
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        answer: tuple[Any, Exception | None]
+        try:
+            answer = (run(job), None)
+        except Exception as error:  # noqa: BLE001 - raised again in the parent
+            answer = (None, error)
+        connection.send(answer)
 
 
 def _end_with_parent() -> None:
     """Do not outlive a parent that was killed and could not say so."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        wait_for_end([parent.sentinel])
+        wait([parent.sentinel])
         os._exit(1)

@@ -124,7 +124,7 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     ),
     Adjustment(
         "An equal budget of passes over the bags, that of the ABMIL paper on MNIST. The published "
-        "50 to 1,000 epochs are for sets of tens to hundreds of bags, not for 1,000.",
+        "30 to 1,000 epochs are for sets of tens to hundreds of bags, not for 1,000.",
         sets=("mnist",),
         without=("mixmil",),
         max_epochs=20,

@@ -255,6 +255,8 @@ def _described(adjustment: Adjustment) -> str:
         values["epochs"] = f"at most {adjustment.max_epochs}"
     what = ", ".join(f"`{name}` {value}" for name, value in values.items())
     who = ", ".join(adjustment.models)
+    if adjustment.without:
+        who = f"all but {', '.join(adjustment.without)}"
     return f"{what}{f' ({who})' if who else ''}: {adjustment.reason}"
 
 

@@ -191,7 +191,6 @@ def run_jobs(
     Raises:
         RunFolderError: The folder is of other conditions, a result is of other settings or data,
             another process writes to the folder, or it cannot be written.
-        TrainingError: A process died.
     """
     files = [job.file for job in jobs]
     with run_lock(out):
@@ -207,10 +206,12 @@ def run_jobs(
                     processes=processes,
                     on_change=lambda running: bar.running([job.file.key for job in running]),
                     on_done=lambda job, error: bar.finished(job.file.key, error),
+                    on_death=partial(_note_death, out),
                 )
         except OSError as error:
             raise RunFolderError(f"Could not write to {out}: {error}.") from error
-        return [file.read(out) or {} for file in files]
+        lost = {"status": "failed", "error": "Its result is gone."}
+        return [file.read(out) or lost for file in files]
 
 
 def sentence(error: Exception) -> str:
@@ -240,7 +241,6 @@ class _JobRunner:
 
     def __call__(self, job: Job) -> str | None:
         """Run a job and write its result; return its error where it failed."""
-        file = job.file
         result: dict[str, Any] = {
             "status": "done",
             "error": None,
@@ -259,9 +259,15 @@ class _JobRunner:
             result |= {"status": "failed", "error": sentence(error)}
         result["seconds"] = time.perf_counter() - started
         result["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(self.out, result)
+        job.file.write(self.out, result)
         error_text: str | None = result["error"]
         return error_text
+
+
+def _note_death(out: Path, job: Job) -> str:
+    error = "Its process was killed, perhaps for want of memory: use fewer --jobs."
+    job.file.write(out, {"status": "failed", "error": error})
+    return error
 
 
 def _train_and_test(job: Job, bags: BagDataset, fold: Fold) -> dict[str, Any]:
