@@ -266,11 +266,11 @@ def test_bags_without_coordinates_are_trained_without_the_grid(tmp_path):
     bags = without_coords(grid_bags(dtype=torch.float32))
     batch = BagBatch.pack(bags)
     model = build_model("bayesmil", in_dim=IN_DIM, num_classes=2, **SMALL["bayesmil"])
-    assert bool(model.uses_grid)
+    assert model.grid.item() == 0
     with pytest.warns(UserWarning, match="^The bags have no coordinates") as caught:
         model.initialise(batch, seed=0)
     assert len(caught) == 1
-    assert not bool(model.uses_grid)
+    assert model.grid.item() == 2
     model.eval()
     save_model(model, tmp_path / "checkpoint.safetensors", class_names=("a", "b"))
     loaded, _ = load_model(tmp_path)
@@ -384,3 +384,14 @@ def test_a_known_patch_size_counts_beside_an_unknown_one():
     alone = model(BagBatch.pack([known])).attention
     together = model(BagBatch.pack([known, unknown])).attention[:, :9]
     assert torch.allclose(alone, together)
+
+
+def test_before_training_the_grid_is_used_where_there_is_one():
+    torch.manual_seed(0)
+    model = build_model("bayesmil", in_dim=IN_DIM, num_classes=2, **SMALL["bayesmil"]).eval()
+    for layer in model.variational_layers:
+        torch.nn.init.normal_(layer.weight, std=0.5)
+    bag = random_bags((9,))[0]
+    smoothed = model(BagBatch.pack([bag])).attention
+    plain = model(BagBatch.pack([replace(bag, coords=None)])).attention
+    assert not torch.allclose(smoothed, plain, atol=1e-3)

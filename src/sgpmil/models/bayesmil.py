@@ -46,6 +46,9 @@ _BINARY_PRIOR = ((-5.0, -1.0), (0.0, 3.0))
 _PRIOR = (3.0, 5.0)
 """The same for every class, where there are more than two: each may lie anywhere."""
 
+_UNDECIDED, _WITH_GRID, _WITHOUT_GRID = 0, 1, 2
+"""Whether training bags had coordinates, as far as the model was told (see `initialise`)."""
+
 _MAX_LOG_VARIANCE = 20.0
 """Far beyond where a sigmoid is saturated; at 88 the exponential of a float32 overflows."""
 
@@ -92,7 +95,7 @@ class BayesMIL(MILModel):
 
     is_probabilistic: ClassVar[bool] = True
     settings: BayesMILSettings
-    uses_grid: Tensor
+    grid: Tensor
 
     def __init__(self, in_dim: int, num_classes: int, settings: BayesMILSettings) -> None:
         super().__init__(in_dim, num_classes, settings)
@@ -107,7 +110,7 @@ class BayesMIL(MILModel):
         self.classifier = VariationalLinear(hidden, num_classes, log_alpha=-3.0)
         self.dropout = nn.Dropout(settings.dropout)
         # A buffer, so that a checkpoint knows whether its training bags had coordinates.
-        self.register_buffer("uses_grid", torch.tensor(settings.spatial))
+        self.register_buffer("grid", torch.tensor(_UNDECIDED))
 
     @property
     def variational_layers(self) -> tuple[VariationalLinear, ...]:
@@ -134,7 +137,7 @@ class BayesMIL(MILModel):
         embeddings = self.mlp(self.prepare(batch.features))
         mean, log_variance = self._attention_logits(embeddings, draws)
         bag_index = batch.bag_index
-        if self.settings.spatial and self.uses_grid:
+        if self._is_on_grid(batch):
             mean = smooth(mean, self._cells(batch), bag_index)
         eps = noise.per_instance(num_samples, batch.offsets, like=mean)
         logits_of_attention = mean + (0.5 * log_variance).exp() * eps
@@ -184,7 +187,7 @@ class BayesMIL(MILModel):
                 UserWarning,
                 stacklevel=2,
             )
-        self.uses_grid.fill_(self.settings.spatial and sample.coords is not None)
+        self.grid.fill_(_WITHOUT_GRID if sample.coords is None else _WITH_GRID)
 
     def _weight_noise(self, noise: Noise, num_samples: int) -> list[tuple[Tensor, ...]]:
         """Draw what each sample adds to the weights of each variational layer."""
@@ -210,6 +213,14 @@ class BayesMIL(MILModel):
         # Not in half precision, whose exponential overflows early.
         mean, log_variance = torch.stack(samples).to(self.classifier.weight.dtype).unbind(2)
         return mean, log_variance.clamp(max=_MAX_LOG_VARIANCE)
+
+    def _is_on_grid(self, batch: BagBatch) -> bool:
+        """Say whether attention is smoothed: as in training or, before any, where it can be."""
+        state = int(self.grid)
+        has_coords = batch.coords is not None
+        return self.settings.spatial and (
+            state == _WITH_GRID or (state == _UNDECIDED and has_coords)
+        )
 
     def _cells(self, batch: BagBatch) -> Int[Tensor, "T 2"]:
         if batch.coords is None:
