@@ -13,6 +13,7 @@ from .tables import random_scores
     [
         {},
         {"evidence_mean": None, "evidence_std": None},
+        {"margin_std": np.random.default_rng(0).random((30, 3))},
         {"coords": None, "patch_size": None},
         {"instance_labels": None, "patch_size": None},
     ],
@@ -23,7 +24,10 @@ def test_instance_scores_round_trip(tmp_path, changes):
     write_instance_scores(path, scores)
     back = read_instance_scores(path)
     assert back.patch_size == scores.patch_size
-    names = ("attention_mean", "attention_std", "evidence_mean", "evidence_std", "coords")
+    names = (
+        *("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std"),
+        "coords",
+    )
     for name in (*names, "instance_labels"):
         old, new = getattr(scores, name), getattr(back, name)
         assert (old is None) == (new is None)

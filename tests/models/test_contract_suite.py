@@ -306,3 +306,31 @@ def test_training_fits_separable_bags(name):
     predicted = model(batch).probs.mean(1).argmax(1)
     assert (predicted == batch.labels).all()
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["bayesmil", "mixmil", "sgpmil", "clam-mb"])
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_deviation_of_the_evidence_margin(name, num_classes):
+    """What `InstanceScores.score_std` says is the deviation of the samples' margins."""
+    model = small_model(name, num_classes=num_classes, dtype=torch.float64)
+    bag = random_bags((7,), num_classes=num_classes, dtype=torch.float64)[0]
+    output = model(BagBatch.pack([bag]))
+    samples = output.evidence_samples
+    if samples is None:
+        samples = output.weights.unsqueeze(2) * output.instance_logits
+    scores = sgpmil.predict(model, [bag]).predictions[0].instances
+    for c in range(num_classes):
+        others = [k for k in range(num_classes) if k != c]
+        margin = samples[..., c] - samples[..., others].mean(-1)
+        expected = margin.std(0) if len(margin) > 1 else torch.zeros(7)
+        found = torch.from_numpy(scores.score_std("evidence", c))
+        assert torch.allclose(found.double(), expected.detach().double(), rtol=1e-4, atol=1e-6)
+
+
+@every_model
+def test_half_precision_features_are_taken(name):
+    model = small_model(name)
+    bags = [replace(bag, features=bag.features.half()) for bag in random_bags()]
+    output = model(BagBatch.pack(bags))
+    assert output.logits.dtype == torch.float32
+    assert output.logits.isfinite().all()

@@ -128,11 +128,19 @@ def test_diversity_of_equal_or_dead_vectors_is_finite(lesions):
     assert lesions.grad.isfinite().all()
 
 
+def test_diversity_is_computed_in_double_precision():
+    """Five equal vectors: the determinant is 5 ε⁴, far below what single precision resolves."""
+    lesions = torch.full((5, 7), 0.3)
+    expected = -math.log(5 * 1e-6**4)
+    assert diversity_penalty(lesions).item() == pytest.approx(expected, rel=1e-3)
+
+
 def test_triplet_by_hand():
-    lesions = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    lesions = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     centres = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # normal, positive
-    # First: d+ = 0, d- = 1 -> 0. Second: d+ = 1, d- = 0 -> 2.
-    assert triplet_penalty(lesions, centres).item() == pytest.approx(1.0)
+    # Twice d+ = 0, d- = 1 -> 0; once d+ = 1, d- = 0 -> 2.
+    assert triplet_penalty(lesions, centres).item() == pytest.approx(2 / 3)
+    assert triplet_penalty(lesions, centres.flip(0)).item() == pytest.approx(4 / 3)
 
 
 def test_dropout_drops_whole_instances():

@@ -134,16 +134,16 @@ def test_cells_of_tissue_pieces_with_grids_of_their_own():
     assert cells[1:, 0].diff().tolist() == [1] * 5
 
 
-def test_unknown_pitch_is_the_smallest_step():
+def test_unknown_pitch_is_the_usual_step_of_neighbours():
     coords = torch.cat(
         [
             dense_grid(4, 3, 448, (33, 7)),
             torch.tensor([[5, 5]]),  # one patch
             torch.tensor([[0, 70], [0, 310], [0, 790]]),  # one column
-            dense_grid(3, 3, 224, (90_000, 0))[torch.tensor([0, 2, 4, 8])],
+            dense_grid(3, 3, 224, (90_000, 0))[torch.tensor([0, 1, 3, 5, 8])],
         ]
     )
-    index = torch.tensor([0] * 12 + [1] + [2] * 3 + [3] * 4)
+    index = torch.tensor([0] * 12 + [1] + [2] * 3 + [3] * 5)
     pitch = grid_pitch(coords, index, 4)
     assert pitch[[0, 2, 3]].tolist() == [448, 240, 224]
     cells = grid_cells(coords, index, pitch)
@@ -175,3 +175,12 @@ def test_a_large_slide_is_quick():
     start = time.perf_counter()
     smooth_bag(values, coords, 256)
     assert time.perf_counter() - start < 5
+
+
+def test_pieces_of_tissue_with_grids_of_their_own_do_not_hide_the_pitch():
+    coords = torch.cat([dense_grid(6, 6, 448, (1000, 2000)), dense_grid(6, 6, 448, (9003, 2017))])
+    index = torch.zeros(72, dtype=torch.long)
+    pitch = grid_pitch(coords, index, 1)
+    assert pitch.tolist() == [448]
+    smoothed = smooth(torch.ones(1, 72), grid_cells(coords, index, pitch), index)
+    assert smoothed.max().item() == pytest.approx(1.0, abs=1e-5)  # inner patches: all neighbours

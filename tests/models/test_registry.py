@@ -114,3 +114,22 @@ def test_unknown_names_suggest_the_known(name, settings, message):
 def test_impossible_sizes(in_dim, num_classes):
     with pytest.raises(SettingsError, match="in_dim >= 1 and num_classes >= 2"):
         build_model("abmil", in_dim=in_dim, num_classes=num_classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("abmil", {"dropout": None}, "dropout to be a finite number, but got None"),
+        ("sgpmil", {"jitter": float("nan")}, "jitter to be a finite number, but got nan"),
+        ("dgrmil", {"diversity_weight": float("inf")}, "diversity_weight to be a finite number"),
+        ("sgpmil", {"hidden_dims": (True,)}, "hidden_dims to be a list of whole numbers"),
+        ("kernel-attention", {"residual_start": "one"}, "residual_start to be a finite number"),
+    ],
+)
+def test_values_of_another_kind(name, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        resolve_settings(name, settings)
+
+
+def test_nothing_is_a_value_where_the_setting_knows_it():
+    assert resolve_settings("sgpmil", {"mean_bias": None}).mean_bias is None

@@ -2,6 +2,8 @@ import pytest
 import torch
 import torchmil.models
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.models import build_model
@@ -84,10 +86,10 @@ def test_score_is_the_rollout_with_the_later_layer_on_the_left(rollout, size, ze
             )
         matrices.append(dense(found, n) + torch.eye(n, dtype=torch.float64))
     first, second = (m / m.sum(1, keepdim=True) for m in matrices)
-    expected = (second @ first)[0, 1 : 1 + size].clamp(min=0)
+    expected = (second @ first)[0, 1 : 1 + size]
     score = model(BagBatch.pack([bag])).score
     assert torch.allclose(score, expected, atol=1e-12)
-    published = (first @ second)[0, 2 : 2 + size].clamp(min=0)
+    published = (first @ second)[0, 2 : 2 + size]
     assert len(published) != size or not torch.allclose(score, published, atol=1e-4)
 
 
@@ -169,3 +171,47 @@ def test_mixed_precision_stays_near_single():
         mixed = model(batch)
     assert (single.logits - mixed.logits.float()).abs().max() < 0.05
     assert (single.score - mixed.score.float()).abs().max() < 0.01
+
+
+def test_attention_is_not_negative_and_the_score_keeps_the_order():
+    """Coarse factors give negative entries, which would all tie at zero."""
+    model = small_model("transmil", dtype=torch.float64)
+    with torch.no_grad():
+        for layer in (model.first, model.second):
+            layer.attention.qkv.weight.mul_(12)
+    output = model(BagBatch.pack(random_bags((300,), dtype=torch.float64)))
+    negative = output.score < 0
+    assert negative.any()
+    assert (output.attention[0][negative] == 0).all()
+    assert torch.equal(output.attention[0][~negative], output.score[~negative])
+    assert len(output.score.unique()) > 290
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.size = max([self.size, *sizes])
+        return result
+
+
+def test_memory_is_linear_in_the_instances():
+    N, m, heads, width = 3000, 4, 2, 8
+    model = small_model("transmil")
+    with torch.no_grad(), LargestTensor() as largest:
+        model(BagBatch.pack(random_bags((N,))))
+    tokens = 56**2 + m  # the next square, and a class token
+    assert largest.size <= tokens * max(3 * width, heads * m)
+
+
+def test_training_does_not_pay_for_the_exact_rollout():
+    model = small_model("transmil", rollout="exact").train()
+    with LargestTensor() as largest:
+        model(BagBatch.pack(random_bags((600,))))
+    assert largest.size < 600 * 100

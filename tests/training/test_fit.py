@@ -15,6 +15,7 @@ from sgpmil.errors import (
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.checkpoint import load_model
+from sgpmil.models.dgrmil import DGRMIL
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.training.fit import fit
 
@@ -287,3 +288,25 @@ def test_an_error_of_the_callers_own_function_is_not_ours():
     with pytest.raises(OSError, match="mine") as found:
         train(on_epoch=lambda metrics: (_ for _ in ()).throw(OSError("mine")))
     assert type(found.value) is OSError
+
+
+def test_the_model_knows_its_epoch(monkeypatch):
+    """Losses that wait for a warm-up would otherwise never count."""
+    seen = []
+    own = DGRMIL.loss
+
+    def loss(self, output, labels, num_bags):
+        found = own(self, output, labels, num_bags)
+        if self.training:
+            seen.append((self.epoch, "diversity" in found.terms))
+        return found
+
+    monkeypatch.setattr(DGRMIL, "loss", loss)
+    settings = {"hidden_dim": 8, "num_heads": 2, "num_landmarks": 4, "warmup_epochs": 1}
+    fit(
+        toy_bags(4),
+        model="dgrmil",
+        model_settings=settings,
+        training=quick(epochs=3, bags_per_step=4),
+    )
+    assert seen == [(0, False), (1, True), (2, True)]

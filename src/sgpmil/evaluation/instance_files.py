@@ -12,7 +12,7 @@ from sgpmil.evaluation.prediction_files import require_file
 
 __all__ = ["read_instance_scores", "write_instance_scores"]
 
-_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std")
+_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std")
 _DATASETS = (*_SCORES, "coords", "instance_labels")
 
 
@@ -20,8 +20,8 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
     """Write the scores of one slide's instances as HDF5.
 
     Datasets: ``attention_mean``, ``attention_std``, ``evidence_mean``, ``evidence_std``,
-    ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``; those that
-    the scores do not have are left out.
+    ``margin_std``, ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``;
+    those that the scores do not have are left out.
 
     Args:
         path: File to write; replaced whole where it exists.

@@ -27,6 +27,8 @@ class InstanceScores:
         evidence_mean: Mean share of each instance in each class's logit, where the model's
             classifier is linear in the pooled embedding.
         evidence_std: Standard deviation of that share.
+        margin_std: Standard deviation of each class's share less the mean of the others', where
+            it does not follow from `evidence_std` (see `score_std`).
         coords: Top-left corner of each instance in level-0 pixels (x, y).
         patch_size: Side of an instance in level-0 pixels.
         instance_labels: Class of each instance where known; negative where unknown.
@@ -40,6 +42,7 @@ class InstanceScores:
     attention_std: Float[np.ndarray, " N"]
     evidence_mean: Float[np.ndarray, "N C"] | None = None
     evidence_std: Float[np.ndarray, "N C"] | None = None
+    margin_std: Float[np.ndarray, "N C"] | None = None
     coords: Int[np.ndarray, "N 2"] | None = None
     patch_size: int | None = None
     instance_labels: Int[np.ndarray, " N"] | None = None
@@ -83,7 +86,8 @@ class InstanceScores:
     def score_std(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
         r"""Give the posterior standard deviation of `score`.
 
-        Evidence is $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
+        Where the classes' shares vary on their own, it is `margin_std`. Otherwise evidence is
+        $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
         $q_{k,c} = v_c \cdot h_k$. Its mean is $\bar w_k q_{k,c}$ and its standard deviation
         $\sigma_k |q_{k,c}|$, so $\operatorname{sign}(\bar e_{k,c}) \operatorname{std}(e_{k,c}) =
         \sigma_k q_{k,c}$ and, the margin being linear,
@@ -101,6 +105,8 @@ class InstanceScores:
         if kind == "attention":
             return self.attention_std
         mean, std = self._evidence(kind, class_index)
+        if self.margin_std is not None:
+            return self.margin_std[:, class_index]
         return np.asarray(np.abs(_margin(np.sign(mean) * std, class_index)))
 
     def _evidence(
@@ -241,6 +247,7 @@ def _check_instances(scores: InstanceScores) -> None:
         "attention_std": (scores.attention_std, (num,)),
         "evidence_mean": (scores.evidence_mean, evidence_shape),
         "evidence_std": (scores.evidence_std, evidence_shape),
+        "margin_std": (scores.margin_std, None if scores.margin_std is None else evidence_shape),
         "coords": (scores.coords, None if scores.coords is None else (num, 2)),
         "instance_labels": (
             scores.instance_labels,

@@ -112,12 +112,14 @@ def _scores(output: ModelOutput, group: list[Bag], bounds: list[int]) -> list[In
     attention, attention_std = _array(output.score), _array(output.score_std)
     evidence = None if output.evidence is None else _array(output.evidence)
     evidence_std = None if output.evidence_std is None else _array(output.evidence_std)
+    margin_std = None if output.margin_std is None else _array(output.margin_std)
     return [
         InstanceScores(
             attention_mean=attention[start:end],
             attention_std=attention_std[start:end],
             evidence_mean=None if evidence is None else evidence[start:end],
             evidence_std=None if evidence_std is None else evidence_std[start:end],
+            margin_std=None if margin_std is None else margin_std[start:end],
             coords=None if bag.coords is None else bag.coords.numpy(),
             patch_size=bag.patch_size,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),

@@ -118,6 +118,19 @@ class ModelOutput:
         # The classifier is fixed, so the evidence varies over samples as its weight does.
         return _std(self.weights).unsqueeze(1) * self.instance_logits.abs()
 
+    @property
+    def margin_std(self) -> Float[Tensor, "T C"] | None:
+        """Standard deviation of each class's evidence less the mean of the others'.
+
+        Given where it does not follow from the evidence's own: where classes vary on their own.
+        """
+        samples = self.evidence_samples
+        if samples is None:
+            return None
+        num_classes = samples.shape[2]
+        total = samples.sum(2, keepdim=True)
+        return _std((num_classes * samples - total) / (num_classes - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

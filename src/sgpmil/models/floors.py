@@ -76,7 +76,7 @@ class MeanPool(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.mlp(self.prepare(batch.features))
-        weights = _uniform(batch)
+        weights = _uniform(batch, embeddings)
         return ModelOutput(
             logits=self.classifier(pool(weights, embeddings, batch.offsets)),
             attention=weights,
@@ -140,14 +140,14 @@ class BagSize(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        sizes = batch.sizes.to(batch.features.dtype)
+        logarithm = batch.sizes.to(self.classifier.weight.dtype).log10()
         return ModelOutput(
-            logits=self.classifier((sizes.log10() - _USUAL_SIZE).view(-1, 1, 1)),
-            attention=_uniform(batch),
+            logits=self.classifier((logarithm - _USUAL_SIZE).view(-1, 1, 1)),
+            attention=_uniform(batch, self.classifier.weight),
         )
 
 
-def _uniform(batch: BagBatch) -> Float[Tensor, "1 T"]:
+def _uniform(batch: BagBatch, like: Float[Tensor, "..."]) -> Float[Tensor, "1 T"]:
     """Give every instance of a bag the same weight, 1 in all."""
-    sizes = batch.sizes.to(batch.features.dtype)
+    sizes = batch.sizes.to(like.dtype)
     return sizes.reciprocal()[batch.bag_index].unsqueeze(0)

@@ -58,7 +58,6 @@ class MixMILSettings(ModelSettings):
         num_samples: Number of samples that prediction draws.
         num_train_samples: Number of samples that a training step draws.
         kl_factor: Weight of the KL divergence.
-        noise_seed: Seed of the samples that prediction draws; the model keeps statistics of each.
     """
 
     projection_dim: int = 512
@@ -67,13 +66,12 @@ class MixMILSettings(ModelSettings):
     num_samples: int = 30
     num_train_samples: int = 8
     kl_factor: float = 1.0
-    noise_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_choice("covariance", COVARIANCES)
         self.check_choice("likelihood", get_args(_Likelihood))
-        self.check_at_least(0, "projection_dim", "kl_factor", "noise_seed")
+        self.check_at_least(0, "projection_dim", "kl_factor")
         self.check_at_least(1, "num_samples", "num_train_samples")
 
 
@@ -219,7 +217,8 @@ class MixMIL(MILModel):
 
     def _mean_and_draws(self, noise: Noise | None) -> Float[Tensor, "R P E"]:
         """The functions of prediction: first the posterior's mean, then the samples."""
-        source = noise or RepeatableNoise(self.settings.noise_seed)
+        # Always the same seed: the model keeps statistics of each function.
+        source = noise or RepeatableNoise()
         draws = self.posterior.draw(source, self.settings.num_samples)
         return torch.cat([self.posterior.mean.unsqueeze(0), draws])
 

@@ -12,7 +12,7 @@ $m$ tokens is its own landmarks: $F A^{+} G = A$, and the attention is exact.
 
 The published layer pads the sequence in front with zeros to a multiple of $m$. Those take part in
 every softmax: a bag of nine instances attends to zeros with more than nine tenths of its weight,
-one of 257 instances with half. Without the padding segments differ in length by one at most.
+one of 257 tokens with half. Without the padding segments differ in length by one at most.
 """
 
 from dataclasses import dataclass
@@ -176,7 +176,7 @@ class NystromAttention(nn.Module):
         matrix: AttentionMatrix
         if len(tokens) <= self.num_landmarks and not self.zero_padding:
             attended = (queries @ keys.mT).softmax(-1) @ values
-            matrix = ExactMatrix(queries.detach(), keys.detach())
+            matrix = ExactMatrix(_single(queries), _single(keys))
         else:
             query_marks, key_marks = self._landmarks(queries), self._landmarks(keys)
             left = (queries @ key_marks.mT).softmax(-1)
@@ -185,8 +185,8 @@ class NystromAttention(nn.Module):
             inverse = inverse.to(left.dtype)
             attended = left @ (inverse @ (right @ values))
             # Without the padding's rows and columns.
-            left, right = left[:, padding:], right[..., padding:]
-            matrix = NystromMatrix(left.detach(), inverse.detach(), right.detach())
+            parts = (left[:, padding:], inverse, right[..., padding:])
+            matrix = NystromMatrix(*(_single(part) for part in parts))
         attended = attended + self._convolved(values)
         return self.dropout(self.out(attended.transpose(0, 1).flatten(1)))[padding:], matrix
 
@@ -194,7 +194,7 @@ class NystromAttention(nn.Module):
     def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
         """Return the attention matrix of the same queries and keys, without landmarks."""
         queries, keys, _ = self._heads(tokens)
-        return ExactMatrix(queries, keys)
+        return ExactMatrix(_single(queries), _single(keys))
 
     def _heads(self, tokens: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
         parts = self.qkv(tokens).unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
@@ -203,8 +203,11 @@ class NystromAttention(nn.Module):
     def _landmarks(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h m d"]:
         n, m = values.shape[1], self.num_landmarks
         segment = torch.arange(n, device=values.device) * m // n
-        sums = values.new_zeros(len(values), m, values.shape[2]).index_add(1, segment, values)
-        return sums / torch.bincount(segment, minlength=m).to(values.dtype)[:, None]
+        # Half precision loses a sum of many.
+        terms = values.to(torch.promote_types(values.dtype, torch.float32))
+        sums = terms.new_zeros(len(terms), m, terms.shape[2]).index_add(1, segment, terms)
+        counts = torch.bincount(segment, minlength=m).to(terms.dtype)
+        return (sums / counts[:, None]).to(values.dtype)
 
     def _convolved(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h n d"]:
         # A filter a head, the same for each of its features: these are the batch.
@@ -231,6 +234,11 @@ class PreNormAttention(nn.Module):
     def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
         """Return the layer's attention matrix without landmarks."""
         return self.attention.exact_matrix(self.norm(tokens))
+
+
+def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Take a factor of an attention matrix, without gradient, in single precision at least."""
+    return values.detach().to(torch.promote_types(values.dtype, torch.float32))
 
 
 def iterated_pinv(matrix: Float[Tensor, "h m m"], iterations: int) -> Float[Tensor, "h m m"]:

@@ -30,9 +30,22 @@ KERNEL = {step: height / sum(_HEIGHTS.values()) for step, height in _HEIGHTS.ite
 def grid_pitch(
     coords: Int[Tensor, "T 2"], bag_index: Int[Tensor, " T"], num_bags: int
 ) -> Int[Tensor, " B"]:
-    """Guess each bag's pitch: the smallest distance of two columns or two rows of patches."""
-    columns, rows = (_smallest_step(axis, bag_index, num_bags) for axis in coords.long().unbind(1))
-    return torch.minimum(columns, rows)
+    """Guess each bag's pitch: the most frequent distance of neighbours in a row or a column.
+
+    Not the smallest distance of two columns of the bag: pieces of tissue that were tiled one by
+    one lie on grids of their own, a few pixels apart.
+    """
+    x, y = coords.long().unbind(1)
+    steps, bags = zip(_steps(x, y, bag_index), _steps(y, x, bag_index), strict=True)
+    step, bag = torch.cat(steps), torch.cat(bags)
+    # Where no two patches share a row or a column, any pitch will do: none has a neighbour.
+    largest = torch.iinfo(torch.int32).max
+    kinds, counts = torch.unique(bag * (largest + 1) + step, return_counts=True)
+    bag, step = kinds // (largest + 1), kinds % (largest + 1)
+    most = counts.new_zeros(num_bags).scatter_reduce(0, bag, counts, "amax")
+    frequent = counts == most[bag]
+    pitch = step.new_full((num_bags,), largest)
+    return pitch.scatter_reduce(0, bag[frequent], step[frequent], "amin")
 
 
 def grid_cells(
@@ -87,15 +100,14 @@ def smooth(
     return KERNEL[0, 0] * values + around[:, cell_of]
 
 
-def _smallest_step(
-    values: Int[Tensor, " T"], bag_index: Int[Tensor, " T"], num_bags: int
-) -> Int[Tensor, " B"]:
-    """The smallest positive difference of two values of a bag."""
-    span = values.max() - values.min() + 1
-    ordered = (bag_index * span + values - values.min()).sort().values
-    bag = ordered // span
-    steps = ordered.diff()
-    inside = (bag.diff() == 0) & (steps > 0)
-    # Where there is none, any pitch will do: all values are of one column or row.
-    largest = values.new_full((num_bags,), torch.iinfo(torch.int32).max)
-    return largest.scatter_reduce(0, bag[1:][inside], steps[inside], "amin")
+def _steps(
+    along: Int[Tensor, " T"], across: Int[Tensor, " T"], bag_index: Int[Tensor, " T"]
+) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
+    """Distances of neighbours in each line of each bag, and the bags they are of."""
+    order = along.argsort()
+    order = order[across[order].argsort(stable=True)]
+    order = order[bag_index[order].argsort(stable=True)]
+    step = along[order].diff()
+    same_line = (across[order].diff() == 0) & (bag_index[order].diff() == 0)
+    apart = same_line & (step > 0)
+    return step[apart], bag_index[order][1:][apart]

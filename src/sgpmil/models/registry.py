@@ -1,6 +1,7 @@
 """Every model by name, with its settings and presets."""
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -85,7 +86,7 @@ MODELS: dict[str, ModelEntry] = {
     "dgrmil": ModelEntry(
         DGRMIL,
         DGRMILSettings(),
-        {"released": DGRMILSettings(standardise=False, zero_padding=True)},
+        {"released": DGRMILSettings(standardise=False, zero_padding=True, warmup_epochs=20)},
     ),
     "abmil": ModelEntry(ABMIL, ABMILSettings(), {"released": ABMILSettings(standardise=False)}),
     "clam-sb": ModelEntry(
@@ -158,11 +159,12 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
             choices = ["default", *entry.presets]
             raise SettingsError(_unknown(f"preset of {name}", str(preset), choices))
         start = entry.presets[preset]
-    known = [f.name for f in fields(start)]
-    for key in values:
+    known = {f.name: "None" in str(f.type) for f in fields(start)}
+    for key, value in values.items():
         if key not in known:
-            raise SettingsError(_unknown(f"setting of {name}", key, known))
-        values[key] = _checked(key, values[key], getattr(start, key))
+            raise SettingsError(_unknown(f"setting of {name}", key, list(known)))
+        if value is not None or not known[key]:
+            values[key] = _checked(key, value, getattr(start, key))
     return replace(start, **values)
 
 
@@ -195,8 +197,8 @@ def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) ->
 
 def _checked(key: str, value: Any, example: Any) -> Any:
     """Refuse a value of another kind than the default's; recipes and options can hold anything."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    is_number = is_whole or isinstance(value, float)
+    is_whole = _is_whole(value)
+    is_number = is_whole or (isinstance(value, float) and math.isfinite(value))
     if key == "kernel":  # a name or an object
         return value
     if isinstance(example, bool):
@@ -204,15 +206,19 @@ def _checked(key: str, value: Any, example: Any) -> Any:
     elif isinstance(example, int):
         fits, kind = is_whole, "a whole number"
     elif isinstance(example, float) or example is None:
-        fits, kind = is_number or value is None, "a number"
+        fits, kind = is_number, "a finite number"
     elif isinstance(example, tuple):
-        fits = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+        fits = isinstance(value, tuple) and all(_is_whole(v) for v in value)
         kind = "a list of whole numbers"
     else:
         fits, kind = isinstance(value, str), "a name"
     if not fits:
         raise SettingsError(f"Expected {key} to be {kind}, but got {value!r}.")
     return float(value) if isinstance(example, float) and is_whole else value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:

@@ -75,9 +75,12 @@ class TransMIL(MILModel):
         bounds = itertools.pairwise(batch.offsets.tolist())
         bags = [self._bag(embeddings[start:end]) for start, end in bounds]
         class_tokens = torch.stack([token for token, _ in bags])
+        rollout = torch.cat([score for _, score in bags])
         return ModelOutput(
             logits=self.classifier(self.norm(class_tokens)).unsqueeze(1),
-            attention=torch.cat([score for _, score in bags]).unsqueeze(0),
+            # Where the approximation is coarse it can be negative; attention is not.
+            attention=rollout.clamp(min=0).unsqueeze(0),
+            attention_score=rollout,
         )
 
     def _bag(
@@ -92,9 +95,11 @@ class TransMIL(MILModel):
         middle = self.position(tokens, side)
         tokens, second = self.second(middle)
         layers: tuple[AttentionMatrix, AttentionMatrix] = (first, second)
-        if self.settings.rollout == "exact":
+        if self.settings.rollout == "exact" and not self.training:
             layers = self.first.exact_matrix(start), self.second.exact_matrix(middle)
-        return tokens[0], class_token_rollout(*layers)[1 : 1 + size]
+        # Not in half precision, in which scores would tie.
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return tokens[0], class_token_rollout(*layers)[1 : 1 + size]
 
 
 class PositionEncoding(nn.Module):
@@ -124,5 +129,4 @@ def class_token_rollout(first: AttentionMatrix, second: AttentionMatrix) -> Floa
     row = torch.cat([row[:1] + 1, row[1:]])
     row = row / row.sum()
     row = row / (first.row_sums() + 1)
-    # Nyström attention can be slightly negative; attention is not.
-    return (row + first.left_product(row)).clamp(min=0)
+    return row + first.left_product(row)

@@ -112,6 +112,7 @@ _DEFAULTS: dict[str, TrainingSettings] = {
         balanced_sampling=False,
     ),
     # Rymarczyk et al., WACV 2021.
+    # How it is stopped before its 200 epochs is not published.
     "kernel-attention": replace(
         _ONE_BAG,
         epochs=200,
