@@ -143,3 +143,17 @@ def test_autocast_does_not_reach_the_divergence():
         assert (posterior.factor[0] @ posterior.factor[0]).dtype == torch.bfloat16
         assert torch.allclose(posterior.kl().double(), expected, rtol=1e-5)
         assert posterior.draw(RepeatableNoise(), 2).dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_the_divergence_has_the_gradient_of_central_differences(num_outputs):
+    torch.manual_seed(0)
+    posterior = EffectPosterior(num_outputs, 3, "full").double()
+    with torch.no_grad():
+        posterior.factor.normal_()
+
+    def kl(factor):
+        return torch.func.functional_call(posterior, {"factor": factor}, (), tie_weights=False)
+
+    posterior.forward = posterior.kl
+    assert torch.autograd.gradcheck(kl, posterior.factor.detach().clone().requires_grad_())

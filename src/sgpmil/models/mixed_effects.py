@@ -8,10 +8,11 @@ distribution of $(u, z) \in \mathbb R^{2Q}$,
 ``mean_field``  $N(m, \mathrm{diag}(v))$
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from sgpmil.gp.noise import Noise
 from sgpmil.shapes import Float
@@ -93,16 +94,34 @@ class EffectPosterior(nn.Module):
             log_prior = (2 * scales).repeat_interleave(mean.shape[1] // 2, dim=1)
             if self.is_full:
                 factor = self.factor.double()
-                jitter = _JITTER * torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
-                covariance = factor @ factor.mT + jitter
-                variance = covariance.diagonal(dim1=1, dim2=2)
-                cholesky = torch.linalg.cholesky(covariance)
-                log_det = 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum()
+                variance = factor.square().sum(2) + _JITTER
+                log_det = _GramLogDet.apply(factor).sum()
             else:
                 variance = self.log_variance.double().exp()
                 log_det = self.log_variance.double().sum()
             ratio = (variance + mean.square()) * (-log_prior).exp()
             return (0.5 * ((ratio - 1 + log_prior).sum() - log_det)).to(self.mean.dtype)
+
+
+class _GramLogDet(torch.autograd.Function):
+    r"""$\log\det(F F^\top + 10^{-4} I)$, whose gradient is $2 (F F^\top + 10^{-4} I)^{-1} F$.
+
+    Through the Cholesky factor's own derivative it would take three times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, factor: Tensor) -> Tensor:
+        covariance = factor @ factor.mT
+        covariance.diagonal(dim1=1, dim2=2).add_(_JITTER)
+        cholesky = torch.linalg.cholesky(covariance)
+        ctx.save_for_backward(factor, cholesky)
+        return 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        factor, cholesky = ctx.saved_tensors
+        return 2 * gradients[0].view(-1, 1, 1) * torch.cholesky_solve(factor, cholesky)
 
 
 def _near_diagonal(
