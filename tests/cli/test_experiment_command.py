@@ -62,7 +62,7 @@ def test_a_table_in_a_file_is_whole_and_on_a_narrow_terminal_readable(monkeypatc
     command._print_fitting("colon", columns, rows)
     whole = capsys.readouterr().out
     assert all(word in whole for word in (*columns, *rows[0]))
-    narrow = Console(width=60, force_terminal=True, color_system=None)
+    narrow = Console(width=60, height=25, force_terminal=True, color_system=None)
     monkeypatch.setattr(command, "console", narrow)
     command._print_fitting("colon", columns, rows)
     printed = capsys.readouterr().out

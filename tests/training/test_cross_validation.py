@@ -4,11 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import write_splits
 from sgpmil.bags.splits import Fold, MissingSlideWarning, SharedCaseWarning
-from sgpmil.errors import BagError, LabelError, RunFolderError, SplitError, TrainingError
+from sgpmil.errors import (
+    BagError,
+    LabelError,
+    RunFolderError,
+    SgpmilError,
+    SplitError,
+    TrainingError,
+)
 from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate, read_metrics
@@ -351,3 +359,27 @@ def test_bags_are_kept_in_memory_where_they_fit(monkeypatch, pages, fits):
     values = {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": pages}
     monkeypatch.setattr(cross_validation.os, "sysconf", values.__getitem__)
     assert cross_validation._fits_in_memory(toy_bags(4)) is fits
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "mixmil", "model_settings": {"likelihood": "bernoulli"}}, "two classes"),
+        ({"model": "dgrmil", "model_settings": {"normal_class": 5}}, "normal_class"),
+        ({"training": {"patience": 3}}, "validation slides"),
+        ({"training": {"device": "gpu"}}, "GPU"),
+    ],
+)
+def test_what_cannot_be_trained_does_not_replace_a_run(tmp_path, values, message):
+    if "device" in values.get("training", {}) and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    bags = toy_bags(12, classes=3)
+    ids = bags.slide_ids
+    folds = (Fold("0", ids[3:], (), ids[:3]),)
+    options = {"run": tmp_path / "run", "progress": False}
+    cross_validate(bags, folds, model="bag-size", training={"epochs": 1}, **options)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(SgpmilError, match=message):
+        cross_validate(bags, folds, **values, overwrite=True, **options)
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert after == before

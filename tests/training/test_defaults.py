@@ -1,11 +1,13 @@
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sgpmil.errors import SettingsError
 from sgpmil.models.registry import list_models
-from sgpmil.training.defaults import default_training
+from sgpmil.training.defaults import default_training, resolve_training
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 
@@ -115,3 +117,21 @@ def test_every_model_has_its_own():
     assert set(list_models()) <= set(PUBLISHED)
     assert default_training("sgpmil") == TrainingSettings()
     assert default_training("my-own") == TrainingSettings()
+
+
+def test_single_values_replace_those_of_the_models_own():
+    found = resolve_training("clam-sb", {"epochs": 3})
+    assert found == replace(default_training("clam-sb"), epochs=3)
+    assert resolve_training("clam-sb", None) == default_training("clam-sb")
+    whole = TrainingSettings(epochs=3)
+    assert resolve_training("clam-sb", whole) is whole
+
+
+def test_asking_for_early_stopping_asks_for_validation():
+    assert resolve_training("clam-sb", {"patience": 5}).validation == "required"
+    assert resolve_training("clam-sb", {"epochs": 5}).validation == "optional"
+
+
+def test_an_unknown_value_is_refused():
+    with pytest.raises(SettingsError, match=r"among epochs, .* but got 'epoch'\."):
+        resolve_training("abmil", {"epoch": 3})

@@ -29,6 +29,8 @@ from sgpmil.errors import SgpmilError
 
 __all__ = ["app", "run"]
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -77,8 +79,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
             raise
         _stop(str(error), 2)
     except KeyboardInterrupt:
-        resumable = bool({"train", "demo"} & set(given[:1]))
-        _stop("Interrupted." + (" Go on with --resume." if resumable else ""), 130)
+        _stop_interrupted(given)
+    except SystemExit as stop:
+        # typer makes an exit of Ctrl-C. An experiment has said how to go on.
+        if stop.code == _INTERRUPTED and given[:1] != ["experiment"]:
+            _stop_interrupted(given)
+        raise
     except BrokenPipeError:
         # The reader of our output (head, less) is gone; nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,6 +99,11 @@ def _dashed(argument: str) -> str:
         return argument
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value
+
+
+def _stop_interrupted(given: Sequence[str]) -> None:
+    resumable = bool({"train", "demo"} & set(given[:1]))
+    _stop("Interrupted." + (" Go on with --resume." if resumable else ""), _INTERRUPTED)
 
 
 def _stop(text: str, code: int) -> None:

@@ -12,7 +12,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
-from sgpmil.training.defaults import default_training
+from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings
 
@@ -51,7 +51,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | None = None,
         device: Literal["auto", "cpu", "gpu"] | None = None,
         model_settings: Mapping[str, Any] | None = None,
-        training: TrainingSettings | None = None,
+        training: TrainingSettings | Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.epochs = epochs
@@ -72,7 +72,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
         data = BagDataset.from_arrays(bags, indices.tolist(), class_names=names)
-        start = self.training or default_training(self.model)
+        start = resolve_training(self.model, self.training)
         settings = replace(
             start,
             epochs=_given(self.epochs, start.epochs),

@@ -24,8 +24,8 @@ from sgpmil.evaluation.summary import (
 )
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
-from sgpmil.training.defaults import default_training
-from sgpmil.training.fit import fit
+from sgpmil.training.defaults import resolve_training
+from sgpmil.training.fit import fit, untrained_model
 from sgpmil.training.progress import FoldProgress, fold_progress
 from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.run_lock import run_lock
@@ -62,7 +62,7 @@ def cross_validate(
     *,
     model: str = "sgpmil",
     model_settings: Mapping[str, Any] | None = None,
-    training: TrainingSettings | None = None,
+    training: TrainingSettings | Mapping[str, Any] | None = None,
     run: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -92,7 +92,7 @@ def cross_validate(
         RunFolderError: The run exists already or cannot be written.
         TrainingError: A fold could not be trained.
     """
-    settings = training or default_training(model)
+    settings = resolve_training(model, training)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
     folds = check_folds(
@@ -117,6 +117,16 @@ def cross_validate(
         "data_fingerprint": bags.fingerprint(),
         "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
     }
+    # And so is whatever else would keep a fold from being trained: a run that is replaced is gone.
+    for fold in folds:
+        if fold.name in selected:
+            untrained_model(
+                bags.subset(fold.train),
+                bags.subset(fold.val) if fold.val else None,
+                model=model,
+                model_settings=model_settings,
+                training=settings,
+            )
     if _fits_in_memory(bags):
         bags = bags.in_memory()
     with ExitStack() as stack:

@@ -6,11 +6,14 @@ one bag a step, gradients clipped at norm 1, classes drawn equally often. Where 
 early or keeps the best epoch and there are no validation slides, all epochs are trained.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
 
+from sgpmil.errors import SettingsError
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["default_training"]
+__all__ = ["default_training", "resolve_training"]
 
 _ONE_BAG = TrainingSettings(bags_per_step=1, warmup_epochs=0)
 
@@ -150,3 +153,35 @@ def default_training(model: str) -> TrainingSettings:
         20
     """
     return _DEFAULTS.get(model, TrainingSettings())
+
+
+def resolve_training(
+    model: str, training: TrainingSettings | Mapping[str, Any] | None
+) -> TrainingSettings:
+    """Return how a model is trained.
+
+    Args:
+        model: A name of `sgpmil.list_models`.
+        training: All of it; or values that replace single ones of the model's own; or None for
+            the model's own.
+
+    Raises:
+        SettingsError: A value is unknown or impossible.
+
+    Example:
+        >>> resolve_training("clam-sb", {"epochs": 3}).learning_rate
+        0.0001
+    """
+    if isinstance(training, TrainingSettings):
+        return training
+    given = dict(training or {})
+    known = [field.name for field in fields(TrainingSettings)]
+    for name in given:
+        if name not in known:
+            raise SettingsError(
+                f"Expected a training setting among {', '.join(known)}, but got '{name}'."
+            )
+    if not given.keys().isdisjoint(("select", "patience")):
+        # What was asked for is not left out for want of validation slides.
+        given = {"validation": TrainingSettings().validation, **given}
+    return replace(default_training(model), **given)

@@ -30,12 +30,12 @@ from sgpmil.training.callbacks import (
     StopEarly,
     WriteMetrics,
 )
-from sgpmil.training.defaults import default_training
+from sgpmil.training.defaults import resolve_training
 from sgpmil.training.lightning_module import FoldData, LightningModel
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
 
-__all__ = ["fit"]
+__all__ = ["fit", "untrained_model"]
 
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
@@ -47,7 +47,7 @@ def fit(
     val: BagDataset | None = None,
     model: str = "sgpmil",
     model_settings: Mapping[str, Any] | None = None,
-    training: TrainingSettings | None = None,
+    training: TrainingSettings | Mapping[str, Any] | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
     on_epoch: Callable[[Mapping[str, float]], None] | None = None,
@@ -59,7 +59,8 @@ def fit(
         val: Validation bags.
         model: A name of `sgpmil.list_models`.
         model_settings: Settings of the model that differ from its defaults.
-        training: How to train; the model's own published training by default.
+        training: How to train: values that replace those of the model's own published training,
+            such as ``{"epochs": 3}``, or all of them as `TrainingSettings`.
         folder: Where checkpoints and curves are written; nothing is written without it.
         resume: Go on from the folder's last checkpoint, where there is one.
         on_epoch: Called with the metrics of each epoch.
@@ -71,18 +72,11 @@ def fit(
         CheckpointError: The checkpoint to resume from is damaged or of another model.
         RunFolderError: The folder cannot be written.
     """
-    settings = training or default_training(model)
+    settings = resolve_training(model, training)
     if val is None and settings.validation == "optional":
         settings = replace(settings, select="last", patience=0)
-    _check_labels(train, val)
-    if settings.select == "best" or settings.patience:
-        _require_validation(val, settings.monitor, train.num_classes)
-    torch.manual_seed(settings.seed)
-    network = build_model(
-        model,
-        in_dim=train.feature_dim,
-        num_classes=train.num_classes,
-        **dict(model_settings or {}),
+    network = untrained_model(
+        train, val, model=model, model_settings=model_settings, training=settings
     )
     network.initialise(_sample(train, settings.seed), seed=settings.seed)
     if settings.precision == "64":
@@ -121,8 +115,8 @@ def fit(
                 weights_only=True,
             )
         except SystemExit as error:
-            # Lightning turns Ctrl-C into an exit.
-            if isinstance(error.__context__, KeyboardInterrupt):
+            # Lightning turns Ctrl-C into an exit, and a request to terminate into a good one.
+            if isinstance(error.__context__, KeyboardInterrupt) or not error.code:
                 raise KeyboardInterrupt from error
             raise
         except OSError as error:
@@ -130,6 +124,42 @@ def fit(
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
         return _finish(network, best, data, place, _custom_kernel(model_settings))
+
+
+def untrained_model(
+    train: BagDataset,
+    val: BagDataset | None,
+    *,
+    model: str,
+    model_settings: Mapping[str, Any] | None,
+    training: TrainingSettings,
+) -> MILModel:
+    """Build the model of a fold, and find out what would keep it from being trained.
+
+    Args:
+        train: Training bags.
+        val: Validation bags.
+        model: A name of `sgpmil.list_models`.
+        model_settings: Settings of the model that differ from its defaults.
+        training: How it is to be trained.
+
+    Raises:
+        LabelError: A bag has no label, or there is only one class.
+        TrainingError: Validation slides are missing.
+        SettingsError: A setting does not exist or is impossible, or there is no such device.
+    """
+    compute_device(training.device)
+    _check_labels(train, val)
+    chooses = training.select == "best" or training.patience > 0
+    if chooses and not (val is None and training.validation == "optional"):
+        _require_validation(val, training.monitor, train.num_classes)
+    torch.manual_seed(training.seed)
+    return build_model(
+        model,
+        in_dim=train.feature_dim,
+        num_classes=train.num_classes,
+        **dict(model_settings or {}),
+    )
 
 
 def _finish(

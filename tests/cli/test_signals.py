@@ -1,0 +1,30 @@
+"""What a user sees who stops a training."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, number):
+    features, labels = slides
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "sgpmil", "train", "--features", features]
+    command += ["--labels", labels, "--run", run, "--epochs", "5000", *tiny]
+    with subprocess.Popen(
+        [str(word) for word in command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        curve = run / "fold-0" / "metrics.csv"
+        for _ in range(600):
+            if curve.exists() and len(curve.read_text().splitlines()) > 2:
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted. Go on with --resume." in err
+    assert "Traceback" not in err
