@@ -383,3 +383,16 @@ def test_what_cannot_be_trained_does_not_replace_a_run(tmp_path, values, message
         cross_validate(bags, folds, **values, overwrite=True, **options)
     after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_some_slides_without_coordinates_are_found_before_training(tmp_path):
+    features = [np.random.default_rng(i).normal(size=(4, 3)) + i % 2 for i in range(12)]
+    coords = [np.array([[0, 0], [1, 0], [0, 1], [1, 1]]) for _ in range(12)]
+    coords[2] = None
+    labels = [i % 2 for i in range(12)]
+    bags = BagDataset.from_arrays(features, labels, coords=coords)
+    ids = bags.slide_ids
+    folds = (Fold("0", ids[6:], (), ids[:6]),)  # the slide without is of the test part
+    with pytest.raises(BagError, match=r"1 of 12 have none \(first: '.*'\).*spatial=false"):
+        cross_validate(bags, folds, model="bayesmil", run=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

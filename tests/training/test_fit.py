@@ -310,3 +310,14 @@ def test_the_model_knows_its_epoch(monkeypatch):
         training=quick(epochs=3, bags_per_step=4),
     )
     assert seen == [(0, False), (1, True), (2, True)]
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_model_tells_which_epoch_it_is_of(tmp_path, judge, on_disk):
+    place = tmp_path if on_disk else None
+    judge([3.0, 1.0, 2.0])
+    best = train(place, val=toy_bags(4, seed=1), epochs=3, select="best")
+    assert best.epoch == 1
+    if on_disk:
+        assert load_model(tmp_path)[1].details == {"seed": 0, "epoch": 1}
+        assert load_model(tmp_path / "last.safetensors")[1].details["epoch"] == 2

@@ -48,6 +48,12 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
         table.add_row(*row)
     console.print(table)
     undefined = [metric for metric in summary if metric.num_undefined]
+    means = {metric.name: metric.mean for metric in summary}
+    if math.isnan(means.get("evidence_auc", 0.0)) and not math.isnan(
+        means.get("attention_auc", math.nan)
+    ):
+        console.print("The model gives no evidence, only attention.")
+        undefined = [metric for metric in undefined if not metric.name.startswith("evidence")]
     for metric in undefined:
         console.print(
             f"{_NAMES.get(metric.name, metric.name)} is undefined in {metric.num_undefined} of "

@@ -95,8 +95,7 @@ def predict(
         [
             (
                 p.slide_id,
-                f"{table.class_names[p.predicted_class]} {p.probs[p.predicted_class]:.3f} "
-                f"± {p.std[p.predicted_class]:.3f}",
+                f"{table.class_names[p.predicted_class]} {p.told(p.predicted_class, digits=3)}",
             )
             for p in shown
         ],

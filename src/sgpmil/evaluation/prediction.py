@@ -161,6 +161,17 @@ class Prediction:
         """Class of the largest probability (the first of equal ones)."""
         return int(np.argmax(self.probs))
 
+    def told(self, class_index: int, digits: int = 2) -> str:
+        """Tell a class's probability, with its deviation where the model gives one.
+
+        Example:
+            >>> Prediction.from_samples("a", "a", None, np.array([[0.25, 0.75]])).told(1)
+            '0.75'
+        """
+        text = f"{self.probs[class_index]:.{digits}f}"
+        has_spread = bool(np.nansum(self.std) > 0)
+        return f"{text} ± {self.std[class_index]:.{digits}f}" if has_spread else text
+
     @staticmethod
     def from_samples(
         slide_id: str,

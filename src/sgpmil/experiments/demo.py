@@ -89,7 +89,7 @@ def _attention(bags: BagDataset, table: PredictionTable) -> Figure:
         panels.append(
             AttentionPanel(
                 title=f"{prediction.slide_id} ({bags.class_names[prediction.label or 0]}): "
-                f"p({bags.class_names[1]}) = {prediction.probs[1]:.2f} ± {prediction.std[1]:.2f}",
+                f"p({bags.class_names[1]}) = {prediction.told(1)}",
                 images=features.reshape(-1, IMAGE_SIDE, IMAGE_SIDE),
                 scores=prediction.instances,
                 class_index=1,

@@ -113,6 +113,11 @@ class BayesMIL(MILModel):
         self.register_buffer("grid", torch.tensor(_UNDECIDED))
 
     @property
+    def uses_coordinates(self) -> bool:
+        """Whether attention is smoothed over neighbouring patches."""
+        return self.settings.spatial
+
+    @property
     def variational_layers(self) -> tuple[VariationalLinear, ...]:
         """The layers whose weights are distributions."""
         return self.gate, self.value, self.attention, self.classifier
@@ -226,8 +231,8 @@ class BayesMIL(MILModel):
         if batch.coords is None:
             raise BagError(
                 "Expected coordinates of every patch, because the model was trained on the patch "
-                f"grid, but they are missing in a bag of {', '.join(batch.slide_ids)}. "
-                "Give bags with coordinates, or train with spatial off."
+                f"grid, but they are missing in at least one of {', '.join(batch.slide_ids)}. "
+                "Give bags with coordinates, or train with --set model.settings.spatial=false."
             )
         bag_index = batch.bag_index
         pitch = grid_pitch(batch.coords, bag_index, batch.num_bags)

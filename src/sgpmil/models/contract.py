@@ -180,6 +180,11 @@ class MILModel(nn.Module, ABC):
         """Standardise features, and encode them where the model has an encoder."""
         return self.encoder(self.standardise(features))
 
+    @property
+    def uses_coordinates(self) -> bool:
+        """Whether it matters where on the slide an instance lies."""
+        return False
+
     @abstractmethod
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

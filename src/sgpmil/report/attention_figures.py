@@ -131,7 +131,11 @@ def attention_map_figure(
             "Extract the bags with coordinates."
         )
     maps: list[tuple[str, str, Float[np.ndarray, " N"]]] = [
-        ("Attention, posterior mean", _ATTENTION_MAP, scores.attention_mean)
+        (
+            "Attention, posterior mean" if scores.attention_std.any() else "Attention",
+            _ATTENTION_MAP,
+            scores.attention_mean,
+        )
     ]
     if scores.attention_std.any():  # a deterministic model has none to show
         maps.append(("Attention, posterior sd", _SPREAD_MAP, scores.attention_std))
@@ -183,7 +187,9 @@ def _draw_panel(axes: Axes, panel: AttentionPanel, shown: int, columns: int) -> 
         )
         frame = Rectangle((x, y), 1, 1, fill=False, ec=colours[instance], lw=3.2)
         axes.add_patch(frame)
-        text = f"{values[instance] / unit:{sign}.2f} ± {spread[instance] / unit:.2f}"
+        text = f"{values[instance] / unit:{sign}.2f}"
+        if spread.any():
+            text += f" ± {spread[instance] / unit:.2f}"
         text = text.replace("-", "−")
         axes.text(x + 0.5, y + 1.08, text, ha="center", va="top", fontsize=6.5, color="#333333")
         if marked[instance]:

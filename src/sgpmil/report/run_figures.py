@@ -42,8 +42,7 @@ def write_run_figures(folder: Path, tables: Sequence[PredictionTable]) -> list[P
             continue
         figure = attention_map_figure(
             scores,
-            f"{chosen.slide_id}: {table.class_names[class_index]} "
-            f"{chosen.probs[class_index]:.2f} ± {chosen.std[class_index]:.2f}",
+            f"{chosen.slide_id}: {table.class_names[class_index]} {chosen.told(class_index)}",
             class_index=class_index,
             class_name=table.class_names[class_index],
         )

@@ -25,7 +25,7 @@ from sgpmil.evaluation.summary import (
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.training.defaults import resolve_training
-from sgpmil.training.fit import fit, untrained_model
+from sgpmil.training.fit import fit, refuse_mixed_coordinates, untrained_model
 from sgpmil.training.progress import FoldProgress, fold_progress
 from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.run_lock import run_lock
@@ -120,13 +120,15 @@ def cross_validate(
     # And so is whatever else would keep a fold from being trained: a run that is replaced is gone.
     for fold in folds:
         if fold.name in selected:
-            untrained_model(
+            network = untrained_model(
                 bags.subset(fold.train),
                 bags.subset(fold.val) if fold.val else None,
                 model=model,
                 model_settings=model_settings,
                 training=settings,
             )
+            if network.uses_coordinates:
+                refuse_mixed_coordinates(model, bags)
     if _fits_in_memory(bags):
         bags = bags.in_memory()
     with ExitStack() as stack:
@@ -175,6 +177,13 @@ def _run_fold(
         on_epoch=bar.epoch,
     )
     bar.trained()
+    if settings.select == "best":
+        bar.say(
+            f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
+            if fold.val
+            else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
+            "last predicts"
+        )
     table = predict(
         fitted,
         bags.subset(fold.test),

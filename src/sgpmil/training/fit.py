@@ -12,6 +12,7 @@ import torch
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import (
+    BagError,
     CheckpointError,
     LabelError,
     RunFolderError,
@@ -35,7 +36,7 @@ from sgpmil.training.lightning_module import FoldData, LightningModel
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
 
-__all__ = ["fit", "untrained_model"]
+__all__ = ["fit", "refuse_mixed_coordinates", "untrained_model"]
 
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
@@ -53,6 +54,8 @@ def fit(
     on_epoch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> MILModel:
     """Train a model and return it in evaluation mode, on the CPU.
+
+    Its `epoch` is the one whose weights it has.
 
     Args:
         train: Training bags, all labelled.
@@ -82,12 +85,13 @@ def fit(
     if settings.precision == "64":
         network.double()
     place = None if folder is None else Path(folder)
+    data = FoldData(train, val, settings)
     module = LightningModel(
         network,
         settings,
         num_bags=len(train),
         class_names=train.class_names,
-        on_divergence=lambda: _save(network, place, "diverged", train),
+        on_divergence=lambda: _save(network, place, "diverged", data),
     )
     best: KeepBestWeights | KeepCheckpoints = (
         KeepBestWeights() if place is None else KeepCheckpoints(place, {"seed": settings.seed})
@@ -102,7 +106,6 @@ def fit(
     if on_epoch is not None:
         callbacks.append(ReportEpoch(on_epoch))
     last = None if place is None else place / LAST
-    data = FoldData(train, val, settings)
     with lightning_trainer(settings, callbacks, place) as trainer:
         interrupted = resume and last is not None and last.exists()
         if interrupted and last is not None:
@@ -154,12 +157,32 @@ def untrained_model(
     if chooses and not (val is None and training.validation == "optional"):
         _require_validation(val, training.monitor, train.num_classes)
     torch.manual_seed(training.seed)
-    return build_model(
+    network = build_model(
         model,
         in_dim=train.feature_dim,
         num_classes=train.num_classes,
         **dict(model_settings or {}),
     )
+    if network.uses_coordinates:
+        for bags in (train, val):
+            refuse_mixed_coordinates(model, bags)
+    return network
+
+
+def refuse_mixed_coordinates(model: str, bags: BagDataset | None) -> None:
+    """Refuse slides of which some have coordinates, for a model that uses them.
+
+    Raises:
+        BagError: Some have, and some have not.
+    """
+    ids = () if bags is None else bags.slide_ids
+    without = [s for s in ids if bags is not None and not bags.source.header(s).has_coords]
+    if 0 < len(without) < len(ids):
+        raise BagError(
+            f"Expected coordinates of every slide, or of none, for {model}'s patch grid, but "
+            f"{len(without)} of {len(ids)} have none (first: '{without[0]}'). Leave these out, or "
+            "work without the grid: --set model.settings.spatial=false."
+        )
 
 
 def _finish(
@@ -173,14 +196,16 @@ def _finish(
     keep_best = data.settings.select == "best"
     if isinstance(best, KeepBestWeights) and keep_best:
         network.load_state_dict(best.weights)
+        network.epoch = best.best_epoch
     _conclude(network, data)
-    _save(network, folder, "last", data.train)
+    _save(network, folder, "last", data)
     if folder is not None and (keep_best or best.best_epoch >= 0):
         chosen, info = load_model(folder / "best.safetensors", **custom)
+        chosen.epoch = int(info.details["epoch"])
         _conclude(chosen, data)
-        _save(chosen, folder, "best", data.train, info.details)
+        _save(chosen, folder, "best", data)
         network = chosen if keep_best else network
-    _save(network, folder, "checkpoint", data.train)
+    _save(network, folder, "checkpoint", data)
     return network
 
 
@@ -194,16 +219,14 @@ def _conclude(network: MILModel, data: FoldData) -> None:
     network.cpu()
 
 
-def _save(
-    network: MILModel,
-    folder: Path | None,
-    name: str,
-    train: BagDataset,
-    details: Mapping[str, Any] | None = None,
-) -> None:
+def _save(network: MILModel, folder: Path | None, name: str, data: FoldData) -> None:
     if folder is not None:
-        path = folder / f"{name}.safetensors"
-        save_model(network, path, class_names=train.class_names, details=details)
+        save_model(
+            network,
+            folder / f"{name}.safetensors",
+            class_names=data.train.class_names,
+            details={"seed": data.settings.seed, "epoch": network.epoch},
+        )
 
 
 def _custom_kernel(model_settings: Mapping[str, Any] | None) -> dict[str, Any]:
