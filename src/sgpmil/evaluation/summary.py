@@ -108,7 +108,9 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
         PredictionError: There are no folds.
     """
     if not folds:
-        raise PredictionError("Expected at least one fold to summarise, but got none. Evaluate it.")
+        raise PredictionError(
+            "Expected at least one finished fold, but got none. Go on with the run (--resume)."
+        )
     has_instances = any(fold.instance is not None for fold in folds)
     names = (*_SLIDE_FIELDS, *(_INSTANCE_FIELDS if has_instances else ()))
     return tuple(_summary(name, folds) for name in names if name not in _COUNTS)

@@ -20,7 +20,7 @@ from sgpmil.bags.reading import read_bags
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import SettingsError
-from sgpmil.models.registry import resolve_settings
+from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.defaults import default_training
 from sgpmil.training.settings import TrainingSettings
@@ -160,7 +160,8 @@ def load_recipe(
     try:
         resolve_settings(recipe.model.name, recipe.model.settings)
     except SettingsError as error:
-        raise SettingsError(f"In model.settings: {error}") from error
+        place = "model.settings" if recipe.model.name in list_models() else "model.name"
+        raise SettingsError(f"In {place}: {error}") from error
     return recipe
 
 
@@ -299,6 +300,11 @@ def _first_problem(error: ValidationError, path: Path | str | None) -> str:
     where = f" (in {path})" if path is not None else ""
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"Expected only known keys in a recipe, but got '{key}'{where}. Check its spelling."
+    if problem["type"] == "missing" and key in ("data", "data.features"):
+        return (
+            f"Expected bags to train on (data.features){where}, but got none. Give a folder with "
+            "--features, or a recipe with --recipe."
+        )
     if problem["type"] == "missing":
         return f"Expected a value for '{key}', but got none{where}."
     return f"Expected another value for '{key}' than {problem['input']!r}{where}: {problem['msg']}."

@@ -222,6 +222,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"Expected a {what} among {', '.join(known)}, but got '{name}'.{hint}"
