@@ -54,7 +54,7 @@ def test_undefined_folds_are_skipped_and_counted():
     assert math.isnan(one.sd)
     none = next(summary for summary in summarise([undefined]) if summary.name == "auc")
     assert math.isnan(none.mean)
-    with pytest.raises(PredictionError, match="at least one fold"):
+    with pytest.raises(PredictionError, match="at least one finished fold"):
         summarise([])
 
 
