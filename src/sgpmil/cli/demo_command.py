@@ -16,6 +16,9 @@ def demo(
     run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     model: Annotated[str, typer.Option(help=f"{MODEL_NAMES}.")] = "sgpmil",
     folds: Annotated[int, typer.Option(help="Number of folds.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(help="Number of epochs; the model's own by default.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -33,7 +36,13 @@ def demo(
         highlight=False,
     )
     made = run_demo(
-        run, model=model, num_folds=folds, seed=seed, resume=resume, overwrite=overwrite
+        run,
+        model=model,
+        num_folds=folds,
+        epochs=epochs,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
     )
     print_summary(made.result.summary(), f"{model} on digit bags, {folds} folds")
     console.print(f"Results: {run}")

@@ -61,8 +61,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings of the model: default, released or, for sgpmil, paper. How it is "
-            "trained stays; --recipe paper has both."
+            help="Settings of the model: default; released for most; paper for sgpmil; vis and enc "
+            "for bayesmil. How it is trained stays; --recipe paper has both."
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,

@@ -38,6 +38,7 @@ def run_demo(
     *,
     model: str = "sgpmil",
     num_folds: int = 5,
+    epochs: int | None = None,
     seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
@@ -49,6 +50,7 @@ def run_demo(
         run: Folder of the run.
         model: A name of `sgpmil.list_models`.
         num_folds: Number of folds.
+        epochs: Number of epochs; the model's own where None.
         seed: Seed of bags, folds and training.
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
@@ -56,13 +58,12 @@ def run_demo(
     """
     bags = digit_bags(seed=seed)
     folds = make_kfold(bags.label_table(), num_folds=num_folds, seed=seed)
+    own = DEMO_TRAINING if model == "sgpmil" else default_training(model)
     result = cross_validate(
         bags,
         folds,
         model=model,
-        training=replace(
-            DEMO_TRAINING if model == "sgpmil" else default_training(model), seed=seed
-        ),
+        training=replace(own, seed=seed, epochs=own.epochs if epochs is None else epochs),
         run=run,
         resume=resume,
         overwrite=overwrite,
