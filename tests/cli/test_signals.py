@@ -8,6 +8,11 @@ import time
 import pytest
 
 
+def hear_interrupts():
+    """Undo what a shell does to a job in the background, and with it to these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, number):
@@ -16,7 +21,11 @@ def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, num
     command = [sys.executable, "-m", "sgpmil", "train", "--features", features]
     command += ["--labels", labels, "--run", run, "--epochs", "5000", *tiny]
     with subprocess.Popen(
-        [str(word) for word in command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [str(word) for word in command],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
     ) as process:
         curve = run / "fold-0" / "metrics.csv"
         for _ in range(600):

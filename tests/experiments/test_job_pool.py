@@ -140,6 +140,7 @@ def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
         env={**os.environ, "PYTHONPATH": str(root)},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     try:
         _wait_until(lambda: (tmp_path / "sleep").exists())
@@ -151,6 +152,11 @@ def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
     finally:
         parent.kill()
         parent.wait()
+
+
+def hear_interrupts():
+    """Undo what a shell does to a job in the background, and with it to these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _children(pid):
