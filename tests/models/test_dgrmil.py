@@ -130,9 +130,10 @@ def test_diversity_of_equal_or_dead_vectors_is_finite(lesions):
 
 def test_diversity_is_computed_in_double_precision():
     """Five equal vectors: the determinant is 5 ε⁴, far below what single precision resolves."""
-    lesions = torch.full((5, 7), 0.3)
-    expected = -math.log(5 * 1e-6**4)
-    assert diversity_penalty(lesions).item() == pytest.approx(expected, rel=1e-3)
+    expected = -math.log((5 + 1e-6) * 1e-6**4)
+    for width in (3, 7, 100):
+        found = diversity_penalty(torch.full((5, width), 0.3)).item()
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_triplet_by_hand():
