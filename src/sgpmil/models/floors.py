@@ -57,8 +57,8 @@ class BagSizeSettings(ModelSettings):
             )
 
 
-class MeanPool(MILModel):
-    """Every instance counts alike: the floor of what attention is for.
+class _PlainPool(MILModel):
+    """What a pooling without attention is built of: one layer and a classifier.
 
     Args:
         in_dim: Number of features of an instance.
@@ -72,6 +72,10 @@ class MeanPool(MILModel):
         super().__init__(in_dim, num_classes, settings)
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+
+
+class MeanPool(_PlainPool):
+    """Every instance counts alike: the floor of what attention is for."""
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
@@ -85,24 +89,12 @@ class MeanPool(MILModel):
         )
 
 
-class MaxPool(MILModel):
+class MaxPool(_PlainPool):
     """One instance a class decides: the floor of what a bag is for.
 
     The attention tells how near an instance is to deciding: a softmax over the bag of its logit of
     the predicted class, less the mean of its other logits. The evidence is of those that decide.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_classes: Number of classes.
-        settings: How it is built.
     """
-
-    settings: PoolSettings
-
-    def __init__(self, in_dim: int, num_classes: int, settings: PoolSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
-        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
-        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
