@@ -3,20 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from sgpmil.bags import BagDataset, pack_bags
-from sgpmil.bags.splits import Fold
-from sgpmil.errors import SettingsError, TrainingError
-from sgpmil.experiments import recipe as recipe_module
+from sgpmil.errors import SettingsError
 from sgpmil.experiments.recipe import (
     DataSection,
     ModelSection,
     Recipe,
     list_recipes,
     load_recipe,
-    read_data,
-    run_recipe,
     starter_recipe,
 )
+from sgpmil.training import defaults
 from sgpmil.training.defaults import default_training
 from sgpmil.training.settings import TrainingSettings
 
@@ -61,6 +57,16 @@ def test_problems_are_named_with_their_path(tmp_path, text, named):
     path.write_text(text)
     with pytest.raises(SettingsError, match=named):
         load_recipe(path)
+
+
+def test_a_recipe_of_another_model_says_whose_it_is():
+    with pytest.raises(SettingsError, match=r"preset of clam-sb .* recipe paper is of sgpmil"):
+        load_recipe("paper", values={"data.features": "f", "model.name": "clam-sb"})
+
+
+def test_a_setting_of_the_model_in_the_wrong_place_is_told_the_right_one(recipe):
+    with pytest.raises(SettingsError, match=r"'model\.gp_dim'.*under model\.settings"):
+        load_recipe(recipe, assignments=["model.gp_dim=8"])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ OWN = TrainingSettings(epochs=5, optimiser="adam", select="best", patience=2, va
 def own_training(monkeypatch):
     """Give ABMIL settings that differ from SGPMIL's wherever a test looks."""
     found = {"abmil": OWN, "sgpmil": TrainingSettings()}
-    monkeypatch.setattr(recipe_module, "default_training", found.__getitem__)
+    monkeypatch.setattr(defaults, "default_training", found.__getitem__)
 
 
 @pytest.mark.usefixtures("own_training")
@@ -173,40 +179,3 @@ def test_the_starter_recipe_trains_another_model_with_its_own(tmp_path):
     path.write_text(text)
     assert load_recipe(path).training == default_training("sgpmil")
     assert "epochs: 30" in text
-
-
-@pytest.mark.usefixtures("own_training")
-def test_folds_without_validation_slides_are_trained_all_the_same(tmp_path, rng):
-    bags = BagDataset.from_arrays(
-        [rng.normal(size=(3, 2)) + 3 * (i % 2) for i in range(8)],
-        [i % 2 for i in range(8)],
-        slide_ids=[f"s{i}" for i in range(8)],
-    )
-    fold = Fold("0", train=bags.slide_ids[:6], val=(), test=bags.slide_ids[6:])
-    values = {
-        "data.features": "f",
-        "model.name": "abmil",
-        "model.settings.hidden_dim": 4,
-        "training.epochs": 1,
-    }
-    made = run_recipe(load_recipe(values=values), bags, [fold], tmp_path / "run", progress=False)
-    assert made.predictions[0].slide_ids == ("s6", "s7")
-    asked = load_recipe(values=values | {"training.patience": 2})
-    with pytest.raises(TrainingError, match="validation slides"):
-        run_recipe(asked, bags, [fold], tmp_path / "asked", progress=False)
-
-
-def test_folds_are_made_where_none_are_given(tmp_path, rng):
-    features = [rng.normal(size=(3, 2)) for _ in range(12)]
-    bags = BagDataset.from_arrays(features, [i % 2 for i in range(12)])
-    pack_bags(bags, tmp_path / "store")
-    values = {"data.features": tmp_path / "store", "data.folds": 3}
-    read, folds = read_data(load_recipe(values=values).data)
-    assert len(folds) == 3
-    assert sorted(s for fold in folds for s in fold.test) == sorted(read.slide_ids)
-
-
-def test_bags_without_labels_ask_for_them(tmp_path, rng):
-    pack_bags(BagDataset.from_arrays([rng.normal(size=(3, 2))] * 4), tmp_path / "store")
-    with pytest.raises(SettingsError, match="--labels"):
-        read_data(load_recipe(values={"data.features": tmp_path / "store"}).data)

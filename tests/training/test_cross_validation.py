@@ -13,6 +13,7 @@ from sgpmil.errors import (
     BagError,
     LabelError,
     RunFolderError,
+    SettingsError,
     SgpmilError,
     SplitError,
     TrainingError,
@@ -333,6 +334,13 @@ def test_resume_names_the_setting_that_differs(done):
         run_all(done.folder, resume=True, epochs=3)
     with pytest.raises(RunFolderError, match="data_fingerprint"):
         run_all(done.folder, resume=True, bags=toy_bags(12, seed=5))
+
+
+def test_resume_and_overwrite_together_are_refused_and_lose_nothing(done):
+    before = files_under(done.folder)
+    with pytest.raises(SettingsError, match="resume or overwrite"):
+        run_all(done.folder, resume=True, overwrite=True)
+    assert files_under(done.folder) == before
 
 
 def test_resume_with_other_slides_in_folds_of_the_same_size_is_refused(done):

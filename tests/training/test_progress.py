@@ -80,3 +80,17 @@ def test_a_line_stays():
     bar = Progress(console=Console(file=text, width=80))
     FoldProgress(bar, 3).say("balanced accuracy 0.9")
     assert text.getvalue() == "balanced accuracy 0.9\n"
+
+
+def test_in_a_narrow_terminal_the_metrics_give_way_not_the_count():
+    with fold_progress(200, show=False) as progress:
+        progress.start("kernel-attention, fold 0 (1 of 5)")
+        judged = {"val_loss": 0.25, "val_balanced_accuracy": 0.875}
+        progress.epoch({"epoch": 3, "train_loss": 0.5, **judged})
+        console = Console(file=io.StringIO(), width=80)
+        console.print(progress.bar.get_renderable())
+    line = console.file.getvalue().rstrip("\n")
+    assert "\n" not in line
+    assert "kernel-attention, fold 0 (1 of 5)" in line
+    assert "4/200 epochs" in line
+    assert line.rstrip().endswith("…")

@@ -134,7 +134,8 @@ def _time(jobs: "list[Job]", out: Path) -> None:
 
 
 def _show_table(out: Path) -> None:
-    from sgpmil.experiments.model_table import COLUMNS, cells, read_rows, write_table
+    from sgpmil.experiments.model_rows import read_rows
+    from sgpmil.experiments.model_table import COLUMNS, cells, write_table
 
     rows = read_rows(out)
     if not rows:

@@ -14,7 +14,14 @@ from sgpmil.errors import BagError
 
 __all__ = ["CLASSIC_SETS", "classic_bags"]
 
-CLASSIC_SETS = ("musk1", "musk2", "fox", "tiger", "elephant")
+CLASSIC_SETS = {
+    "musk1": "92 molecules in their shapes; positive bags hold a musk.",
+    "musk2": "102 molecules in their shapes, many to some; positive bags hold a musk.",
+    "fox": "200 pictures in segments; positive bags show a fox.",
+    "tiger": "200 pictures in segments; positive bags show a tiger.",
+    "elephant": "200 pictures in segments; positive bags show an elephant.",
+}
+"""Their names, and what they are."""
 NUM_FOLDS = 10
 FOLDS_SEED = 0
 

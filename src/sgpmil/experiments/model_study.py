@@ -44,7 +44,7 @@ class ModelSet:
         place: Where it lies in the folder of data sets.
         load: Reads its bags and folds.
         seeds: Number of seeds unless told otherwise.
-        about: What it is, and how often a model is run on it unless told otherwise.
+        about: What it is.
     """
 
     place: str
@@ -64,18 +64,18 @@ MODEL_SETS: dict[str, ModelSet] = {
         "colon",
         colon_bags,
         seeds=3,
-        about="Nuclei of colon histology; positive bags hold epithelium. 5 folds × 3 seeds.",
+        about="Nuclei of colon histology; positive bags hold epithelium.",
     ),
     "mnist": ModelSet(
         "mnist",
         mnist_bags,
         seeds=3,
         about="Nine images a bag; positive bags hold a 9. 1,000 bags to train on, 200 to validate "
-        "and 1,000 to test, the same for all of 3 seeds, which fix the training alone.",
+        "and 1,000 to test, the same for all seeds, which fix the training alone.",
     ),
     **{
-        name: ModelSet(f"classic_mil/{name}.npz", classic_bags, seeds=1, about="10 folds × 1 seed.")
-        for name in CLASSIC_SETS
+        name: ModelSet(f"classic_mil/{name}.npz", classic_bags, seeds=1, about=about)
+        for name, about in CLASSIC_SETS.items()
     },
 }
 
@@ -137,13 +137,13 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     ),
     Adjustment(
         "An equal budget for the published 200 epochs of slides; the bags are a few vectors each.",
-        sets=CLASSIC_SETS,
+        sets=tuple(CLASSIC_SETS),
         without=("mixmil",),
         max_epochs=50,
     ),
     Adjustment(
         "These sets have 166 or 230 features: a projection to 512 would only blow them up.",
-        sets=CLASSIC_SETS,
+        sets=tuple(CLASSIC_SETS),
         models=("mixmil",),
         settings={"projection_dim": 0},
     ),

@@ -18,7 +18,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
 from sgpmil.evaluation.device import compute_device
 from sgpmil.experiments.job_pool import one_thread
-from sgpmil.experiments.model_table import TIMING_FILE
+from sgpmil.experiments.model_rows import TIMING_FILE
 from sgpmil.experiments.study import Job, load_set, sentence
 from sgpmil.training.fit import fit
 from sgpmil.training.run_lock import run_lock

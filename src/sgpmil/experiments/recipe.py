@@ -15,14 +15,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.reading import read_bags
-from sgpmil.bags.split_files import read_splits
-from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import list_models, resolve_settings
-from sgpmil.training.cross_validation import CrossValidation, cross_validate
-from sgpmil.training.defaults import default_training
+from sgpmil.training.defaults import training_base
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = [
@@ -31,8 +26,6 @@ __all__ = [
     "Recipe",
     "list_recipes",
     "load_recipe",
-    "read_data",
-    "run_recipe",
     "starter_recipe",
 ]
 
@@ -114,14 +107,8 @@ class Recipe(_Section):
         given = content.get("training") or {}
         if not isinstance(given, dict):
             return content
-        model = content.get("model", {})
-        name = model.get("name") if isinstance(model, dict) else getattr(model, "name", None)
-        name = name if isinstance(name, str) else ModelSection().name
-        training = asdict(default_training(name)) | given
-        if not given.keys().isdisjoint(("select", "patience")):
-            # What was asked for is not left out for want of validation slides.
-            training["validation"] = given.get("validation", TrainingSettings().validation)
-        return content | {"training": training}
+        name = _model_name(content) or ModelSection().name
+        return content | {"training": asdict(training_base(name, given)) | given}
 
 
 def load_recipe(
@@ -142,6 +129,7 @@ def load_recipe(
         SettingsError: The file is unreadable, or a key or value is refused; its path is named.
     """
     content = _read_yaml(_recipe_path(path)) if path is not None else {}
+    own_model = _model_name(content)
     for key, value in (values or {}).items():
         if value is not None:
             _assign(content, key, value)
@@ -161,7 +149,10 @@ def load_recipe(
         resolve_settings(recipe.model.name, recipe.model.settings)
     except SettingsError as error:
         place = "model.settings" if recipe.model.name in list_models() else "model.name"
-        raise SettingsError(f"In {place}: {error}") from error
+        text = f"In {place}: {error}"
+        if own_model is not None and own_model != recipe.model.name:
+            text += f" The recipe {path} is of {own_model}; its settings may not fit another model."
+        raise SettingsError(text) from error
     return recipe
 
 
@@ -172,73 +163,15 @@ def list_recipes() -> list[str]:
     )
 
 
-def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
-    """Open the bags of a recipe and read, or make, its folds."""
-    bags = read_bags(
-        data.features,
-        data.labels,
-        classes=data.classes,
-        slide_column=data.slide_column,
-        label_column=data.label_column,
-        case_column=data.case_column,
-        slide_table=data.slide_table,
-        on_mismatch="skip" if data.skip_missing else "error",
-        on_bad="skip" if data.skip_bad else "error",
-        cache=data.cache,
-    )
-    if not bags.class_names:
-        raise SettingsError(
-            f"Expected labels for the bags of {data.features}, but there are none. "
-            "Give a table with --labels."
-        )
-    table = bags.label_table()
-    if data.splits is not None:
-        return bags, read_splits(data.splits, table)
-    return bags, make_kfold(table, num_folds=data.folds, seed=data.folds_seed)
-
-
-def run_recipe(
-    recipe: Recipe,
-    bags: BagDataset,
-    folds: Sequence[Fold],
-    run: Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    only_folds: Sequence[str] | None = None,
-    progress: bool = True,
-) -> CrossValidation:
-    """Carry out a recipe: train and test every fold.
-
-    Args:
-        recipe: The recipe.
-        bags: Its bags, from `read_data`.
-        folds: Its folds, likewise.
-        run: Folder of the run.
-        resume: Go on with an interrupted run.
-        overwrite: Replace an existing run.
-        only_folds: Names of the folds to run.
-        progress: Whether to show a progress bar.
-    """
-    return cross_validate(
-        bags,
-        folds,
-        model=recipe.model.name,
-        model_settings=recipe.model.settings,
-        training=recipe.training,
-        run=run,
-        resume=resume,
-        overwrite=overwrite,
-        only_folds=only_folds,
-        allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
-        on_shared_case=recipe.data.shared_case,
-        progress=progress,
-    )
-
-
 def starter_recipe() -> str:
     """Return the commented recipe that ``sgpmil init`` writes."""
     return (_RECIPES / "starter.yaml").read_text()
+
+
+def _model_name(content: Mapping[str, Any]) -> str | None:
+    model = content.get("model", {})
+    name = model.get("name") if isinstance(model, dict) else getattr(model, "name", None)
+    return name if isinstance(name, str) else None
 
 
 def _recipe_path(path: Path | str) -> Traversable:
@@ -299,7 +232,10 @@ def _first_problem(error: ValidationError, path: Path | str | None) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     where = f" (in {path})" if path is not None else ""
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"Expected only known keys in a recipe, but got '{key}'{where}. Check its spelling."
+        known = f"Expected only known keys in a recipe, but got '{key}'{where}."
+        if problem["loc"][0] == "model":
+            return f"{known} Settings of the model are under model.settings."
+        return f"{known} Check its spelling."
     if problem["type"] == "missing" and key in ("data", "data.features"):
         return (
             f"Expected bags to train on (data.features){where}, but got none. Give a folder with "

@@ -11,7 +11,7 @@ from typing import Any
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
-from sgpmil.errors import SplitError
+from sgpmil.errors import SettingsError, SplitError
 from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
@@ -88,10 +88,13 @@ def cross_validate(
         progress: Whether to show a progress bar.
 
     Raises:
+        SettingsError: A setting is unknown or impossible, or both resume and overwrite are asked.
         SplitError: The splits do not fit the bags, or leak.
         RunFolderError: The run exists already or cannot be written.
         TrainingError: A fold could not be trained.
     """
+    if resume and overwrite:
+        raise SettingsError("Expected resume or overwrite of a run, but got both.")
     settings = resolve_training(model, training)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
@@ -138,11 +141,11 @@ def cross_validate(
             folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
         bar = stack.enter_context(fold_progress(settings.epochs, show=progress))
         metrics, tables = [], []
-        for number, fold in enumerate(folds, start=1):
-            done = folder is not None and folder.is_done(fold.name)
-            if not done and fold.name not in selected:
-                continue
-            bar.start(f"{model}, fold {fold.name} ({number} of {len(folds)})")
+        done_before = {f.name for f in folds if folder is not None and folder.is_done(f.name)}
+        wanted = [fold for fold in folds if fold.name in selected | done_before]
+        for number, fold in enumerate(wanted, start=1):
+            done = fold.name in done_before
+            bar.start(f"{model}, fold {fold.name} ({number} of {len(wanted)})")
             predictions = (
                 folder.read(fold.name)
                 if done and folder is not None

@@ -6,14 +6,14 @@ one bag a step, gradients clipped at norm 1, classes drawn equally often. Where 
 early or keeps the best epoch and there are no validation slides, all epochs are trained.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from sgpmil.errors import SettingsError
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["default_training", "resolve_training"]
+__all__ = ["default_training", "resolve_training", "training_base"]
 
 _ONE_BAG = TrainingSettings(bags_per_step=1, warmup_epochs=0)
 
@@ -181,7 +181,18 @@ def resolve_training(
             raise SettingsError(
                 f"Expected a training setting among {', '.join(known)}, but got '{name}'."
             )
-    if not given.keys().isdisjoint(("select", "patience")):
+    return replace(training_base(model, given), **given)
+
+
+def training_base(model: str, given: Collection[str]) -> TrainingSettings:
+    """Return what single values of a model's training are put into.
+
+    Args:
+        model: A name of `sgpmil.list_models`.
+        given: Names of the values.
+    """
+    own = default_training(model)
+    if "select" in given or "patience" in given:
         # What was asked for is not left out for want of validation slides.
-        given = {"validation": TrainingSettings().validation, **given}
-    return replace(default_training(model), **given)
+        return replace(own, validation=TrainingSettings().validation)
+    return own

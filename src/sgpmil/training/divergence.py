@@ -24,10 +24,10 @@ def likely_cause(model: MILModel, batch: BagBatch, output: ModelOutput, loss: Lo
     if name is not None:
         return f"the weights '{name}' are not finite since an earlier step: lower the learning rate"
     if not torch.isfinite(output.attention).all():
-        return (
-            "the attention is not finite: features of an extreme scale "
-            "(keep the standardisation on) or too small a jitter"
-        )
+        cause = "features of an extreme scale (keep the standardisation on)"
+        if hasattr(model.settings, "jitter"):
+            cause += " or too small a jitter"
+        return f"the attention is not finite: {cause}"
     if not torch.isfinite(output.logits).all():
         return (
             "the logits overflow: use precision 32 or bf16, or a pooling that does not grow "

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 __all__ = ["FoldProgress", "fold_progress"]
 
@@ -54,14 +55,18 @@ def fold_progress(epochs: int, *, show: bool) -> Iterator[FoldProgress]:
         epochs: Epochs of a fold.
         show: Whether to show anything.
     """
+    # In a narrow terminal the metrics give way, not the count and the time left.
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
+        TextColumn("epochs", table_column=Column(no_wrap=True)),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn(
+            "{task.fields[state]}",
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
     )
     console = Console(stderr=True, quiet=not show)
-    with Progress(*columns, console=console, transient=True, disable=not show) as bar:
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not show) as bar:
         yield FoldProgress(bar, epochs)

@@ -1,0 +1,78 @@
+"""Carries out a recipe."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.reading import read_bags
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import Fold, make_kfold
+from sgpmil.errors import SettingsError
+from sgpmil.experiments.recipe import DataSection, Recipe
+from sgpmil.training.cross_validation import CrossValidation, cross_validate
+
+__all__ = ["read_data", "run_recipe"]
+
+
+def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Open the bags of a recipe and read, or make, its folds."""
+    bags = read_bags(
+        data.features,
+        data.labels,
+        classes=data.classes,
+        slide_column=data.slide_column,
+        label_column=data.label_column,
+        case_column=data.case_column,
+        slide_table=data.slide_table,
+        on_mismatch="skip" if data.skip_missing else "error",
+        on_bad="skip" if data.skip_bad else "error",
+        cache=data.cache,
+    )
+    if not bags.class_names:
+        raise SettingsError(
+            f"Expected labels for the bags of {data.features}, but there are none. "
+            "Give a table with --labels."
+        )
+    table = bags.label_table()
+    if data.splits is not None:
+        return bags, read_splits(data.splits, table)
+    return bags, make_kfold(table, num_folds=data.folds, seed=data.folds_seed)
+
+
+def run_recipe(
+    recipe: Recipe,
+    bags: BagDataset,
+    folds: Sequence[Fold],
+    run: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    only_folds: Sequence[str] | None = None,
+    progress: bool = True,
+) -> CrossValidation:
+    """Carry out a recipe: train and test every fold.
+
+    Args:
+        recipe: The recipe.
+        bags: Its bags, from `read_data`.
+        folds: Its folds, likewise.
+        run: Folder of the run.
+        resume: Go on with an interrupted run.
+        overwrite: Replace an existing run.
+        only_folds: Names of the folds to run.
+        progress: Whether to show a progress bar.
+    """
+    return cross_validate(
+        bags,
+        folds,
+        model=recipe.model.name,
+        model_settings=recipe.model.settings,
+        training=recipe.training,
+        run=run,
+        resume=resume,
+        overwrite=overwrite,
+        only_folds=only_folds,
+        allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
+        on_shared_case=recipe.data.shared_case,
+        progress=progress,
+    )
