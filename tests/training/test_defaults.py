@@ -135,3 +135,17 @@ def test_asking_for_early_stopping_asks_for_validation():
 def test_an_unknown_value_is_refused():
     with pytest.raises(SettingsError, match=r"among epochs, .* but got 'epoch'\."):
         resolve_training("abmil", {"epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"patience": None}, "patience to be a whole number"),
+        ({"epochs": "many"}, "epochs to be a whole number"),
+        ({"learning_rate": "1e-4x"}, "learning_rate to be a finite number"),
+        ({"betas": 0.9}, "betas to be a list"),
+    ],
+)
+def test_values_of_another_kind_are_refused(given, named):
+    with pytest.raises(SettingsError, match=named):
+        resolve_training("abmil", given)

@@ -1,7 +1,5 @@
 """Every model by name, with its settings and presets."""
 
-import difflib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -16,6 +14,7 @@ from sgpmil.models.dsmil import DSMIL, DSMILSettings
 from sgpmil.models.floors import BagSize, BagSizeSettings, MaxPool, MeanPool, PoolSettings
 from sgpmil.models.kernel_attention import KernelAttention, KernelAttentionSettings
 from sgpmil.models.mixmil import MixMIL, MixMILSettings
+from sgpmil.models.setting_values import checked_value, unknown_name
 from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
 from sgpmil.models.transmil import TransMIL, TransMILSettings
 
@@ -146,7 +145,7 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
         SettingsError: The model, preset or a setting does not exist, or a value is impossible.
     """
     if name not in MODELS:
-        raise SettingsError(_unknown("model", name, list_models()))
+        raise SettingsError(unknown_name("model", name, list_models()))
     entry = MODELS[name]
     # JSON and YAML have no tuples.
     values: dict[str, Any] = {
@@ -157,14 +156,14 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
     if preset not in (None, "default"):
         if preset not in entry.presets:
             choices = ["default", *entry.presets]
-            raise SettingsError(_unknown(f"preset of {name}", str(preset), choices))
+            raise SettingsError(unknown_name(f"preset of {name}", str(preset), choices))
         start = entry.presets[preset]
     known = {f.name: "None" in str(f.type) for f in fields(start)}
     for key, value in values.items():
         if key not in known:
-            raise SettingsError(_unknown(f"setting of {name}", key, list(known)))
-        if value is not None or not known[key]:
-            values[key] = _checked(key, value, getattr(start, key))
+            raise SettingsError(unknown_name(f"setting of {name}", key, list(known)))
+        if key != "kernel" and (value is not None or not known[key]):  # a kernel may be an object
+            values[key] = checked_value(key, value, getattr(start, key))
     return replace(start, **values)
 
 
@@ -193,35 +192,3 @@ def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) ->
     model = MODELS[name].build(in_dim, num_classes, resolved)
     model.name = name
     return model
-
-
-def _checked(key: str, value: Any, example: Any) -> Any:
-    """Refuse a value of another kind than the default's; recipes and options can hold anything."""
-    is_whole = _is_whole(value)
-    is_number = is_whole or (isinstance(value, float) and math.isfinite(value))
-    if key == "kernel":  # a name or an object
-        return value
-    if isinstance(example, bool):
-        fits, kind = isinstance(value, bool), "yes or no"
-    elif isinstance(example, int):
-        fits, kind = is_whole, "a whole number"
-    elif isinstance(example, float) or example is None:
-        fits, kind = is_number, "a finite number"
-    elif isinstance(example, tuple):
-        fits = isinstance(value, tuple) and all(_is_whole(v) for v in value)
-        kind = "a list of whole numbers"
-    else:
-        fits, kind = isinstance(value, str), "a name"
-    if not fits:
-        raise SettingsError(f"Expected {key} to be {kind}, but got {value!r}.")
-    return float(value) if isinstance(example, float) and is_whole else value
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _unknown(what: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"Expected a {what} among {', '.join(known)}, but got '{name}'.{hint}"

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sgpmil.errors import SettingsError
+from sgpmil.models.setting_values import checked_value, unknown_name
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["default_training", "resolve_training", "training_base"]
@@ -175,13 +176,13 @@ def resolve_training(
     if isinstance(training, TrainingSettings):
         return training
     given = dict(training or {})
+    base = training_base(model, given)
     known = [field.name for field in fields(TrainingSettings)]
-    for name in given:
+    for name, value in given.items():
         if name not in known:
-            raise SettingsError(
-                f"Expected a training setting among {', '.join(known)}, but got '{name}'."
-            )
-    return replace(training_base(model, given), **given)
+            raise SettingsError(unknown_name("training setting", name, known))
+        given[name] = checked_value(name, value, getattr(base, name))
+    return replace(base, **given)
 
 
 def training_base(model: str, given: Collection[str]) -> TrainingSettings:
