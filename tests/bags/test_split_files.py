@@ -81,6 +81,13 @@ def test_stamp_patients_become_slides(tmp_path):
     assert read_splits(path, TABLE) == (Fold("0", ("007", "b"), (), ("d", "c")),)
 
 
+def test_stamp_patients_need_a_table(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text('{"splits": [{"train_patients": ["a"], "test_patients": ["b"]}]}')
+    with pytest.raises(SplitError, match="Give the table of labels"):
+        read_splits(path)
+
+
 def test_stamp_unknown_patients(tmp_path):
     splits = [{"train_patients": ["p1", "p8"], "test_patients": ["p9"]}]
     path = _write(tmp_path / "splits.json", json.dumps({"splits": splits}))

@@ -91,6 +91,8 @@ def test_a_fold_is_what_fit_and_predict_give_by_hand(done):
         training=quick(epochs=2),
     )
     same_tables(predict(model, bags.subset(split.test)), done.predictions[1])
+    validation = read_run(done.folder).read_validation("1")
+    same_tables(predict(model, bags.subset(split.val)), validation)
 
 
 def test_what_a_run_leaves_on_disk(done):

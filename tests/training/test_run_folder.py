@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import RunFolderError
+from sgpmil.errors import RunFolderError, SplitError
 from sgpmil.evaluation import prediction_folder
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -205,3 +205,39 @@ def test_reading_a_file_or_nothing(tmp_path):
     for name in ("file", "nothing"):
         with pytest.raises(RunFolderError, match=name):
             read_run(str(tmp_path / name))
+
+
+def test_validation_predictions_lie_beside_those_of_the_test(tmp_path):
+    run = open_run(tmp_path, FOLDS, SETTINGS)
+    run.write("1", table(3), table(2))
+    found = run.read_validation("1")
+    assert found.slide_ids == ("slide0", "slide1")
+    assert found.probs.tolist() == table(2).probs.tolist()
+    assert found.predictions[1].instances.patch_size == 256
+    assert len(run.read("1")) == 3
+    run.write("0", table())
+    assert run.read_validation("0") is None
+
+
+def test_a_fold_whose_validation_alone_is_written_is_not_done(tmp_path, monkeypatch):
+    run = open_run(tmp_path, FOLDS, SETTINGS)
+    written = prediction_folder.write_predictions
+
+    def stop(path, predictions):
+        if path.parent.name != "validation":
+            raise OSError(28, "No space left on device")
+        written(path, predictions)
+
+    monkeypatch.setattr(prediction_folder, "write_predictions", stop)
+    with pytest.raises(RunFolderError, match="No space left"):
+        run.write("0", table(), table())
+    assert run.read_validation("0") is not None
+    assert not run.is_done("0")
+
+
+def test_the_folds_of_a_run_keep_their_names_and_slides(tmp_path):
+    folds = (replace(FOLDS[0], name="west"), replace(FOLDS[1], name="east"))
+    assert open_run(tmp_path, folds, SETTINGS).read_folds() == folds
+    (tmp_path / "splits" / "splits_1.csv").unlink()
+    with pytest.raises(SplitError, match=r"splits of 2 folds .* got 1"):
+        read_run(tmp_path).read_folds()

@@ -42,14 +42,14 @@ _PART_NAMES = {
 }
 
 
-def read_splits(path: Path, table: LabelTable) -> tuple[Fold, ...]:
+def read_splits(path: Path, table: LabelTable | None = None) -> tuple[Fold, ...]:
     """Read folds from a folder or a file of any known format.
 
     The folds are as written; `check_folds` tells whether they fit the labels.
 
     Args:
         path: Folder of CLAM's files, or one split file.
-        table: Slides and their patients, for files that name patients.
+        table: Slides and their patients, for files that name patients; others need none.
 
     Raises:
         SplitError: There is no split, or it cannot be read.
@@ -101,7 +101,7 @@ def write_splits(folds: Sequence[Fold], folder: Path, *, overwrite: bool = False
         ) from error
 
 
-def _read_folder(folder: Path, table: LabelTable) -> tuple[Fold, ...]:
+def _read_folder(folder: Path, table: LabelTable | None) -> tuple[Fold, ...]:
     files: dict[int, Path] = {}
     # Plain files sort after boolean ones here and so replace them.
     for path in sorted(folder.iterdir(), key=lambda p: "_bool" not in p.name):
@@ -166,7 +166,12 @@ def _assigned(content: TextTable, column: str, name: str) -> Fold:
     return Fold(name, **{part: tuple(slides) for part, slides in parts.items()})
 
 
-def _read_stamp(path: Path, table: LabelTable) -> tuple[Fold, ...]:
+def _read_stamp(path: Path, table: LabelTable | None) -> tuple[Fold, ...]:
+    if table is None:
+        raise SplitError(
+            f"Expected labels to find the slides of the patients in {path}, but got none. Give "
+            "the table of labels."
+        )
     try:
         splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
         patients = [

@@ -187,15 +187,20 @@ def _run_fold(
             else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
             "last predicts"
         )
-    table = predict(
-        fitted,
-        bags.subset(fold.test),
-        class_names=bags.class_names,
-        device=compute_device(settings.device),
-    )
+
+    def predicted(slides: Sequence[str]) -> PredictionTable:
+        return predict(
+            fitted,
+            bags.subset(slides),
+            class_names=bags.class_names,
+            device=compute_device(settings.device),
+        )
+
+    test = predicted(fold.test)
     if folder is not None:
-        folder.write(fold.name, table)
-    return table
+        # Thresholds, temperatures and prediction sets are fitted on the validation slides.
+        folder.write(fold.name, test, predicted(fold.val) if fold.val else None)
+    return test
 
 
 def _fold_line(metrics: FoldMetrics, done: bool) -> str:

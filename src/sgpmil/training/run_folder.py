@@ -9,6 +9,7 @@
                           best.*, last.*                   best and last epoch
                           last.ckpt                        everything a resume needs
                           metrics.csv                      curves
+                          validation/                      predictions of the validation slides
                           predictions.parquet              written last: the fold is done
                           attention/<slide>.h5             scores of the instances
       metrics.parquet     a row a fold
@@ -19,16 +20,16 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.files import write_text
-from sgpmil.bags.split_files import write_splits
+from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import RunFolderError
+from sgpmil.errors import RunFolderError, SplitError
 from sgpmil.evaluation.prediction_folder import (
     is_prediction_folder,
     read_prediction_folder,
@@ -36,8 +37,10 @@ from sgpmil.evaluation.prediction_folder import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 
-__all__ = ["RunFolder", "open_run", "read_run"]
+__all__ = ["VALIDATION", "RunFolder", "open_run", "read_run"]
 
+VALIDATION = "validation"
+"""Folder, within a fold's, of the predictions of its validation slides."""
 _DESCRIPTION = "run.json"
 _PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn")
 
@@ -67,21 +70,53 @@ class RunFolder:
         """Say whether a fold is trained and predicted."""
         return is_prediction_folder(self.fold(name))
 
-    def write(self, name: str, predictions: PredictionTable) -> None:
+    def write(
+        self, name: str, test: PredictionTable, validation: PredictionTable | None = None
+    ) -> None:
         """Write the predictions of a fold.
+
+        Args:
+            name: Name of the fold.
+            test: Predictions of its test slides.
+            validation: Predictions of its validation slides, where it has any.
 
         Raises:
             RunFolderError: The folder cannot be written.
         """
         folder = self.fold(name)
         try:
-            write_prediction_folder(folder, predictions.predictions, predictions.class_names)
+            if validation is not None:
+                write_prediction_folder(
+                    folder / VALIDATION, validation.predictions, validation.class_names
+                )
+            # Last: the fold is done.
+            write_prediction_folder(folder, test.predictions, test.class_names)
         except OSError as error:
             raise RunFolderError(f"Could not write to {folder}: {error}.") from error
 
     def read(self, name: str) -> PredictionTable:
         """Read the predictions of a fold, with the scores of the instances where there are any."""
         return read_prediction_folder(self.fold(name))
+
+    def read_validation(self, name: str) -> PredictionTable | None:
+        """Read the predictions of a fold's validation slides; None where there are none."""
+        folder = self.fold(name) / VALIDATION
+        return read_prediction_folder(folder) if is_prediction_folder(folder) else None
+
+    def read_folds(self) -> tuple[Fold, ...]:
+        """Read which slides each fold trained on, validated and tested with.
+
+        Raises:
+            SplitError: They cannot be read.
+        """
+        # The files are numbered in the folds' order, whatever these are called.
+        found = read_splits(self.path / "splits")
+        if len(found) != len(self.folds):
+            raise SplitError(
+                f"Expected the splits of {len(self.folds)} folds in {self.path / 'splits'}, but "
+                f"got {len(found)}. Resume the run, which writes them again."
+            )
+        return tuple(replace(fold, name=name) for name, fold in zip(self.folds, found, strict=True))
 
 
 def open_run(
