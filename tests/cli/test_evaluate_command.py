@@ -1,6 +1,7 @@
 import csv
 
 import numpy as np
+import pytest
 from sklearn.metrics import roc_auc_score
 
 from sgpmil.evaluation import read_metrics
@@ -18,11 +19,11 @@ def test_predictions_of_another_system(sgpmil, tmp_path):
             [f"{i:04d}", y, f"{1 - q:.6f}", f"{q:.6f}"]
             for i, (y, q) in enumerate(zip(labels, p, strict=True))
         )
-    code, out, _ = sgpmil("evaluate", path, "--out", tmp_path / "metrics.parquet")
+    code, out, _ = sgpmil("evaluate", path, "--out", tmp_path / "out")
     assert code == 0
     expected = roc_auc_score(labels, p.round(6))
     assert f"{expected:.3f}" in out
-    (fold,) = read_metrics(tmp_path / "metrics.parquet")
+    (fold,) = read_metrics(tmp_path / "out" / "metrics.parquet")
     assert abs(fold.slide.auc - expected) < 1e-9
 
 
@@ -32,3 +33,57 @@ def test_undefined_is_said(sgpmil, tmp_path):
     code, out, _ = sgpmil("evaluate", path)
     assert code == 0
     assert "AUC is undefined in 1 of 1" in out
+
+
+def write_table(path, num=40, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, num)
+    p = np.clip(0.3 * labels + rng.uniform(0, 0.7, num), 0.01, 0.99)
+    rows = enumerate(zip(labels, p, strict=True))
+    lines = [f"{path.stem}{i},{y},{1 - q:.6f},{q:.6f}" for i, (y, q) in rows]
+    path.write_text("\n".join(["slide_id,label,p_0,p_1", *lines]) + "\n")
+    return path
+
+
+def test_all_that_is_measured_is_printed_and_written(sgpmil, tmp_path):
+    test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", seed=1)
+    out = tmp_path / "out"
+    code, said, _ = sgpmil("evaluate", test, "--validation", val, "--out", out)
+    assert code == 0
+    for heading in ("95% intervals", "Confusion", "Brier score", "AUROC", "temperature"):
+        assert heading in said
+    figures = {path.name for path in (out / "figures").iterdir()}
+    assert figures >= {"roc.png", "reliability.png", "risk-coverage.png", "temperature.png"}
+    code, _, err = sgpmil("evaluate", test, "--out", out)
+    assert code == 2
+    assert "holds an evaluation already" in err
+    assert sgpmil("evaluate", test, "--out", out, "--overwrite", "--bootstrap", "0")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("a,1,0.5,0.9", "probabilities that sum to 1"),
+        ("a,1,0.1,0.9\na,0,0.8,0.2", "'a' twice"),
+        ("a,1,nan,0.9", "a number for every probability"),
+        ("a,1,-3.2,4.2", "probabilities between 0 and 1"),
+        ("a,,0.1,0.9", "slide with a label"),
+    ],
+)
+def test_tables_that_cannot_be_judged_get_a_sentence(sgpmil, tmp_path, rows, said):
+    path = tmp_path / "bad.csv"
+    path.write_text(f"slide_id,label,p_0,p_1\n{rows}\n")
+    code, _, err = sgpmil("evaluate", path)
+    assert code == 2
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_regions_need_annotations_and_a_run_no_validation(sgpmil, tmp_path):
+    path = write_table(tmp_path / "test.csv")
+    code, _, err = sgpmil("evaluate", path, "--regions", "Tumor")
+    assert (code, "Add a folder" in err) == (2, True)
+    code, _, err = sgpmil("evaluate", path, "--annotations", tmp_path / "none")
+    assert (code, "folder of annotations" in err) == (2, True)
+    code, _, err = sgpmil("evaluate", tmp_path / "nothing")
+    assert (code, "there is nothing" in err) == (2, True)

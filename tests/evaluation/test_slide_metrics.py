@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics as sklearn_metrics
 from sklearn.metrics import (
     accuracy_score,
+    average_precision_score,
     balanced_accuracy_score,
     cohen_kappa_score,
     log_loss,
@@ -14,7 +16,13 @@ from sklearn.metrics import (
 )
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.slide_metrics import slide_metrics
+from sgpmil.evaluation.operating_point import sensitivity_at_specificity
+from sgpmil.evaluation.slide_metrics import (
+    METRIC_NAMES,
+    confusion_matrix,
+    f1_score,
+    slide_metrics,
+)
 
 from .tables import random_table, table_of
 
@@ -48,11 +56,48 @@ def test_against_sklearn(problem):
     assert metrics.num_slides == len(labels)
     if set(labels) != set(classes):
         assert math.isnan(metrics.auc)
+        assert math.isnan(metrics.average_precision)
     elif len(classes) == 2:
         assert metrics.auc == pytest.approx(roc_auc_score(labels, probs[:, 1]))
+        expected = average_precision_score(labels, probs[:, 1])
+        assert metrics.average_precision == pytest.approx(expected)
+        assert metrics.f1 == pytest.approx(sklearn_metrics.f1_score(labels, predicted))
     else:
         expected = roc_auc_score(labels, probs, multi_class="ovr", average="macro")
         assert metrics.auc == pytest.approx(expected)
+        expected = average_precision_score(np.eye(len(classes))[labels], probs, average="macro")
+        assert metrics.average_precision == pytest.approx(expected)
+        expected = sklearn_metrics.f1_score(labels, predicted, average="macro")
+        assert metrics.f1 == pytest.approx(expected)
+
+
+@given(problems())
+def test_confusion_matrix_against_sklearn(problem):
+    probs, labels = problem
+    predicted, num_classes = probs.argmax(1), probs.shape[1]
+    expected = sklearn_metrics.confusion_matrix(labels, predicted, labels=range(num_classes))
+    np.testing.assert_array_equal(confusion_matrix(predicted, labels, num_classes), expected)
+
+
+def test_f1_of_each_class_counts_where_there_are_several():
+    labels, predicted = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 1, 0, 0])
+    # F1 of the classes: 2/5, 4/5 and, never rightly predicted, 0.
+    assert f1_score(predicted, labels, 3) == pytest.approx((0.4 + 0.8 + 0) / 3)
+    assert f1_score(predicted[:4], labels[:4], 2) == pytest.approx(0.8)
+
+
+def test_sensitivity_is_of_the_second_of_two_classes():
+    table = random_table(200, 2)
+    found = slide_metrics(table).sensitivity_at_95_specificity
+    assert found == sensitivity_at_specificity(table.probs[:, 1], table.labels == 1, 0.95)
+    assert 0 < found < 1
+    assert math.isnan(slide_metrics(random_table(200, 3)).sensitivity_at_95_specificity)
+
+
+def test_names_are_those_of_the_fields():
+    assert METRIC_NAMES[:3] == ("balanced_accuracy", "accuracy", "auc")
+    assert "num_slides" not in METRIC_NAMES
+    assert all(hasattr(slide_metrics(random_table()), name) for name in METRIC_NAMES)
 
 
 def test_nll_and_calibration_are_those_of_calibration():
@@ -78,3 +123,18 @@ def test_absent_class_gives_nan_and_not_a_number_by_accident():
     assert math.isnan(metrics.auc)
     assert math.isnan(metrics.kappa)
     assert metrics.balanced_accuracy == 1
+    assert math.isnan(metrics.f1)
+    assert math.isnan(metrics.average_precision)
+    assert math.isnan(metrics.sensitivity_at_95_specificity)
+    # Without a negative, the average precision of any scores would be 1.
+    positives = slide_metrics(table_of([[0.9, 0.1], [0.2, 0.8]], [1, 1]))
+    assert math.isnan(positives.average_precision)
+    assert math.isnan(positives.sensitivity_at_95_specificity)
+    assert positives.f1 == pytest.approx(2 / 3)
+
+
+def test_a_single_class_has_nothing_to_rank():
+    metrics = slide_metrics(table_of([[1.0], [1.0]], [0, 0]))
+    assert math.isnan(metrics.auc)
+    assert math.isnan(metrics.f1)
+    assert metrics.accuracy == 1

@@ -87,6 +87,19 @@ def test_undefined_metric_survives(tmp_path):
     assert back.instance is None
 
 
+def test_table_of_an_earlier_version(tmp_path):
+    path = tmp_path / "metrics.parquet"
+    fold = evaluate(random_table(), "0")
+    write_metrics(path, [fold])
+    later = ["average_precision", "f1", "sensitivity_at_95_specificity"]
+    assert not any(math.isnan(getattr(fold.slide, name)) for name in later)
+    pd.read_parquet(path).drop(columns=later).to_parquet(path)
+    (back,) = read_metrics(path)
+    assert all(math.isnan(getattr(back.slide, name)) for name in later)
+    assert back.slide.auc == fold.slide.auc
+    assert back.slide.num_slides == fold.slide.num_slides
+
+
 def test_unreadable(tmp_path):
     path = tmp_path / "metrics.parquet"
     with pytest.raises(PredictionError, match="there is none"):

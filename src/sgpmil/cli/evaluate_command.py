@@ -1,11 +1,17 @@
 """`sgpmil evaluate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sgpmil.cli.output import console, print_summary
+from sgpmil.cli.assessment_output import print_assessment
+from sgpmil.cli.output import console
+from sgpmil.errors import RunFolderError, SettingsError
+
+if TYPE_CHECKING:
+    from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold
+    from sgpmil.slides.annotation_folder import AnnotationFolder
 
 __all__ = ["evaluate"]
 
@@ -14,31 +20,136 @@ def evaluate(
     predictions: Annotated[
         Path,
         typer.Argument(
-            help="A run, the folder of a fold or of predictions, a predictions.parquet, or a CSV "
-            "with columns slide_id, label, p_0, p_1, …"
+            help="A run, the folder of a fold or of predictions, or a table: ours, CLAM's, "
+            "STAMP's, slideflow's, or a CSV with columns slide_id, label, p_0, p_1, …"
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Write the metrics, a row a fold, to this .parquet.")
+        Path | None, typer.Option(help="Folder for tables and figures; nothing is written without.")
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            help="Predictions of validation slides by the same model, for thresholds, temperature "
+            "and prediction sets. A run has its own."
+        ),
+    ] = None,
+    patients: Annotated[
+        bool, typer.Option("--patients", help="Measure patients: the mean over a patient's slides.")
+    ] = False,
+    bootstrap: Annotated[
+        int, typer.Option(help="Rounds of the confidence intervals, by patient; 0 for none.")
+    ] = 1000,
+    coverage: Annotated[
+        float, typer.Option(help="Share of slides whose label prediction sets promise to hold.")
+    ] = 0.9,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of <slide>.xml (ASAP), <slide>.geojson (QuPath) or <slide>_mask.tif that "
+            "label the patches."
+        ),
+    ] = None,
+    regions: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the positive regions of the annotations, comma-separated; camelyon and "
+            "bracs name the rules of these sets."
+        ),
+    ] = None,
+    min_coverage: Annotated[
+        float, typer.Option(help="Least share of a patch in the regions; 0 for any overlap.")
+    ] = 0.5,
+    best_on_test: Annotated[
+        bool,
+        typer.Option(
+            "--best-on-test",
+            help="Choose the threshold of instance scores on the test slides, as is often "
+            "published; its numbers are too good.",
+        ),
+    ] = False,
+    pixels: Annotated[
+        bool,
+        typer.Option(
+            "--pixels", help="Also the published pixel protocol, which counts the background."
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and random attention.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an evaluation that OUT holds.")
+    ] = False,
 ) -> None:
-    """Measure predictions: ours, or any other system's."""
-    from sgpmil.evaluation import evaluate as evaluate_table
-    from sgpmil.evaluation import read_predictions, summarise, write_metrics
-    from sgpmil.evaluation.prediction_folder import read_prediction_folder
-    from sgpmil.training.run_folder import read_run
+    """Measure predictions, ours or any other system's: right, calibrated, localised, sure."""
+    from sgpmil.evaluation.assessment import AssessmentOptions, assess
+    from sgpmil.evaluation.instance_evaluation import InstanceOptions
 
-    if (predictions / "run.json").exists():
-        run = read_run(predictions)
-        done = [name for name in run.folds if run.is_done(name)]
-        if len(done) < len(run.folds):
-            console.print(f"{len(run.folds) - len(done)} of {len(run.folds)} folds are not done.")
-        folds = [evaluate_table(run.read(name), name) for name in done]
-    elif predictions.is_dir():
-        folds = [evaluate_table(read_prediction_folder(predictions), "0")]
-    else:
-        folds = [evaluate_table(read_predictions(predictions), "0")]
-    print_summary(summarise(folds), str(predictions))
+    if out is not None and (out / "metrics.parquet").exists() and not overwrite:
+        raise RunFolderError(f"{out} holds an evaluation already. Replace it with --overwrite.")
+    if out is not None and out.is_file():
+        raise RunFolderError(f"Expected a folder to write to, but {out} is a file.")
+    options = AssessmentOptions(
+        patients=patients,
+        rounds=bootstrap,
+        coverage=coverage,
+        seed=seed,
+        instances=InstanceOptions(
+            min_coverage=min_coverage,
+            threshold="best_on_test" if best_on_test else "validation",
+            pixels=pixels,
+            seed=seed,
+        ),
+    )
+    labels = _annotations(annotations, regions)
+    folds = _folds(predictions, validation)
+    assessment = assess(folds, labels, options)
+    print_assessment(assessment, str(predictions), "patients" if patients else "slides")
     if out is not None:
-        write_metrics(out, folds)
-        console.print(f"Written to {out}")
+        _write(out, folds, assessment, options)
+
+
+def _folds(path: Path, validation: Path | None) -> "tuple[TestedFold, ...]":
+    from sgpmil.training.run_predictions import read_tested_folds
+
+    found = read_tested_folds(path, validation)
+    if found.unfinished:
+        total = len(found.folds) + len(found.unfinished)
+        console.print(f"{len(found.unfinished)} of {total} folds are not done.")
+    return found.folds
+
+
+def _annotations(folder: Path | None, regions: str | None) -> "AnnotationFolder | None":
+    if folder is None:
+        if regions is not None:
+            raise SettingsError("--regions names regions of --annotations. Add a folder of them.")
+        return None
+    from sgpmil.slides.annotation_folder import ClassRule, open_annotations
+    from sgpmil.slides.annotations import CAMELYON, RegionRule
+    from sgpmil.slides.bracs import bracs_rule
+
+    rule: RegionRule | ClassRule | None = None
+    if regions is not None:
+        names = tuple(name.strip() for name in regions.split(",") if name.strip())
+        known: dict[tuple[str, ...], RegionRule | ClassRule] = {
+            ("camelyon",): CAMELYON,
+            ("bracs",): bracs_rule,
+        }
+        rule = known.get(tuple(name.casefold() for name in names), RegionRule(positive=names))
+    return open_annotations(folder, rule)
+
+
+def _write(
+    out: Path,
+    folds: "tuple[TestedFold, ...]",
+    assessment: "Assessment",
+    options: "AssessmentOptions",
+) -> None:
+    from sgpmil.evaluation.assessment_files import write_assessment
+    from sgpmil.evaluation.patients import by_patient
+    from sgpmil.report.run_figures import write_run_figures
+    from sgpmil.report.uncertainty_figures import write_uncertainty_figures
+
+    tests = [by_patient(fold.test) if options.patients else fold.test for fold in folds]
+    tables = write_assessment(out, assessment)
+    figures = write_run_figures(out / "figures", tests)
+    figures += write_uncertainty_figures(out / "figures", tests, assessment.uncertainty)
+    console.print(f"Written to {out}: {len(tables)} tables, {len(figures)} figures in figures/.")

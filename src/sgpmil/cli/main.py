@@ -17,10 +17,12 @@ from rich.console import Console
 import sgpmil
 from sgpmil.cli import (
     bags_commands,
+    compare_command,
     demo_command,
     doctor_command,
     evaluate_command,
     experiment_command,
+    lipschitz_command,
     predict_command,
     train_command,
 )
@@ -60,6 +62,8 @@ app.command("splits")(bags_commands.splits)
 app.command("train")(train_command.train)
 app.command("predict")(predict_command.predict)
 app.command("evaluate")(evaluate_command.evaluate)
+app.command("compare")(compare_command.compare)
+app.command("lipschitz")(lipschitz_command.lipschitz)
 app.add_typer(experiment_command.app, name="experiment")
 app.command("import-released")(predict_command.import_released)
 

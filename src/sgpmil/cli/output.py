@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sgpmil.evaluation.summary import MetricSummary
 
-__all__ = ["console", "counting", "facts", "grid", "print_summary"]
+__all__ = ["console", "counting", "facts", "grid", "metric_name", "print_summary"]
 
 console = Console(soft_wrap=True, markup=False, highlight=False)
 
@@ -23,6 +23,9 @@ _NAMES = {
     "ece": "ECE",
     "nll": "NLL",
     "brier": "Brier score",
+    "average_precision": "average precision",
+    "f1": "F1 score",
+    "sensitivity_at_95_specificity": "sensitivity at spec. 0.95",
     "attention_auc": "instance AUC, attention",
     "evidence_auc": "instance AUC, evidence",
     "attention_ap": "instance AP, attention",
@@ -30,8 +33,18 @@ _NAMES = {
 }
 
 
+def metric_name(name: str) -> str:
+    """Return a metric's name as it is read."""
+    return _NAMES.get(name, name)
+
+
 def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
     """Print every metric with its mean, spread and folds."""
+    means = {metric.name: metric.mean for metric in summary}
+    if not math.isnan(means.get("auc", math.nan)):
+        # Of several classes, none is the positive one: the metric is not missing, it has no sense.
+        two_class = "sensitivity_at_95_specificity"
+        summary = [m for m in summary if m.name != two_class or not math.isnan(m.mean)]
     num_folds = len(summary[0].values)
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
@@ -42,13 +55,12 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
         value = _number(metric.mean)
         if num_folds > 1:
             value += f" ± {_number(metric.sd)}"
-        row = [_NAMES.get(metric.name, metric.name), value]
+        row = [metric_name(metric.name), value]
         if num_folds > 1:
             row.append(" ".join(_number(v) for v in metric.values))
         table.add_row(*row)
     console.print(table)
     undefined = [metric for metric in summary if metric.num_undefined]
-    means = {metric.name: metric.mean for metric in summary}
     if math.isnan(means.get("evidence_auc", 0.0)) and not math.isnan(
         means.get("attention_auc", math.nan)
     ):
@@ -56,7 +68,7 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
         undefined = [metric for metric in undefined if not metric.name.startswith("evidence")]
     for metric in undefined:
         console.print(
-            f"{_NAMES.get(metric.name, metric.name)} is undefined in {metric.num_undefined} of "
+            f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of "
             f"{num_folds} test sets (a class or the instance labels are missing there)."
         )
 

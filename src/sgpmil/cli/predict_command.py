@@ -6,6 +6,14 @@ from typing import Annotated
 
 import typer
 
+from sgpmil.cli.decision_options import (
+    Calibration,
+    Conformal,
+    Coverage,
+    Defer,
+    DeferBy,
+    read_rules,
+)
 from sgpmil.cli.options import (
     CaseColumn,
     Device,
@@ -18,8 +26,10 @@ from sgpmil.cli.options import (
     SlideColumn,
     SlideTable,
 )
-from sgpmil.cli.output import console, counting, facts
+from sgpmil.cli.output import console, counting, facts, grid
 from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
+from sgpmil.evaluation.decisions import Decision, add_decisions, decide
+from sgpmil.evaluation.prediction_table import PredictionTable
 
 __all__ = ["import_released", "predict"]
 
@@ -41,6 +51,11 @@ def predict(
     instances: Annotated[
         bool, typer.Option(help="Write the scores of the instances to OUT/attention/.")
     ] = True,
+    coverage: Coverage = None,
+    conformal: Conformal = None,
+    defer: Defer = None,
+    defer_by: DeferBy = None,
+    calibration: Calibration = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Predict slides, with or without labels."""
@@ -63,6 +78,15 @@ def predict(
         raise RunFolderError(f"{out} holds predictions already. Replace them with --overwrite.")
     where = compute_device(device or "auto")
     network, info = load_model(model)
+    rules = read_rules(
+        model,
+        info.class_names,
+        coverage=coverage,
+        conformal=conformal,
+        defer=defer,
+        defer_by=defer_by,
+        calibration=calibration,
+    )
     bags = read_bags(
         folder,
         labels,
@@ -89,20 +113,34 @@ def predict(
         )
         table = write_prediction_folder(out, found, info.class_names, keep_instances=False)
     write_predictions_csv(out / "predictions.csv", table)
-    shown = sorted(table.predictions, key=lambda p: -p.entropy)[:10]
-    facts(
-        f"{len(table)} slides, the least certain first",
-        [
-            (
-                p.slide_id,
-                f"{table.class_names[p.predicted_class]} {p.told(p.predicted_class, digits=3)}",
-            )
-            for p in shown
-        ],
-    )
+    decisions = decide(table, rules.conformal, rules.deferral)
+    if rules.calibration is not None:
+        for name in ("predictions.csv", "predictions.parquet"):
+            add_decisions(out / name, decisions)
+    _print_least_certain(table, decisions)
+    rules.tell(table, decisions)
     console.print(f"Written to {out}: predictions.parquet, predictions.csv, attention/")
     if labels is not None:
         console.print(f"Next: sgpmil evaluate {shlex.quote(str(out))}")
+
+
+def _print_least_certain(table: PredictionTable, decisions: tuple[Decision, ...]) -> None:
+    title = f"{len(table)} slides, the least certain first"
+    pairs = zip(table.predictions, decisions, strict=True)
+    shown = sorted(pairs, key=lambda pair: -pair[0].entropy)[:10]
+    rows = [
+        (
+            p.slide_id,
+            f"{table.class_names[p.predicted_class]} {p.told(p.predicted_class, digits=3)}",
+            *decision.columns.values(),
+        )
+        for p, decision in shown
+    ]
+    asked = [name.replace("_", " ") for name in decisions[0].columns] if decisions else []
+    if asked:
+        grid(title, ["slide", "predicted", *asked], rows)
+    else:
+        facts(title, [(slide_id, told) for slide_id, told, *_ in rows])
 
 
 def import_released(

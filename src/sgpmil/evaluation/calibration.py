@@ -10,15 +10,23 @@ from sgpmil.evaluation.prediction import RANGE_TOLERANCE
 from sgpmil.shapes import Bool, Float, Int
 
 __all__ = [
+    "NUM_BINS",
+    "SMALLEST_PROBABILITY",
     "ReliabilityCurve",
     "adaptive_calibration_error",
+    "bin_sums",
     "brier_score",
+    "checked_probabilities",
     "expected_calibration_error",
     "negative_log_likelihood",
     "reliability_curve",
 ]
 
-_SMALLEST_PROBABILITY = 1e-12
+NUM_BINS = 10
+"""Number of bins, unless another is asked for."""
+
+SMALLEST_PROBABILITY = 1e-12
+"""Smaller ones are raised to it before their logarithm is taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +48,9 @@ class ReliabilityCurve:
     num_bins: int
 
 
-def adaptive_calibration_error(probs: ArrayLike, labels: ArrayLike, num_bins: int = 10) -> float:
+def adaptive_calibration_error(
+    probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
+) -> float:
     r"""Give the class-conditional calibration error over bins of equal count.
 
     For each class c, over the $n_c$ predictions with $p_c > 0$ (zeros are dropped),
@@ -67,14 +77,16 @@ def adaptive_calibration_error(probs: ArrayLike, labels: ArrayLike, num_bins: in
         >>> adaptive_calibration_error([0.25, 0.75], [0, 1], num_bins=2)
         0.25
     """
-    columns, classes = _checked(probs, labels, num_bins)
+    columns, classes = checked_probabilities(probs, labels, num_bins)
     errors = [
         _adaptive_error(columns[:, c], classes == c, num_bins) for c in range(columns.shape[1])
     ]
     return float(np.mean(errors))
 
 
-def expected_calibration_error(probs: ArrayLike, labels: ArrayLike, num_bins: int = 10) -> float:
+def expected_calibration_error(
+    probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
+) -> float:
     r"""Give the calibration error of the predicted class over bins of equal width.
 
     $$ \mathrm{ECE} = \sum_b \frac{n_b}{n} \bigl| \mathrm{accuracy}_b - \mathrm{confidence}_b
@@ -100,7 +112,9 @@ def expected_calibration_error(probs: ArrayLike, labels: ArrayLike, num_bins: in
     return float((curve.count * gaps).sum() / curve.count.sum())
 
 
-def reliability_curve(probs: ArrayLike, labels: ArrayLike, num_bins: int = 10) -> ReliabilityCurve:
+def reliability_curve(
+    probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
+) -> ReliabilityCurve:
     """Compare confidence and accuracy of the predicted class in bins of equal width.
 
     Args:
@@ -111,11 +125,11 @@ def reliability_curve(probs: ArrayLike, labels: ArrayLike, num_bins: int = 10) -
     Raises:
         PredictionError: The shapes, probabilities, labels or bins are impossible.
     """
-    columns, classes = _checked(probs, labels, num_bins)
+    columns, classes = checked_probabilities(probs, labels, num_bins)
     confidence = columns.max(axis=1)
     correct = (columns.argmax(axis=1) == classes).astype(np.float64)
     inner_edges = np.linspace(0.0, 1.0, num_bins + 1)[1:-1]
-    count, confidences, hits = _bin_sums(inner_edges, confidence, correct)
+    count, confidences, hits = bin_sums(inner_edges, confidence, correct)
     filled = np.flatnonzero(count)
     return ReliabilityCurve(
         bin_index=filled,
@@ -145,7 +159,7 @@ def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:
         >>> brier_score([[0.5, 0.5]], [1])
         0.5
     """
-    columns, classes = _checked(probs, labels)
+    columns, classes = checked_probabilities(probs, labels)
     one_hot = np.eye(columns.shape[1])[classes]
     return float(((columns - one_hot) ** 2).sum(axis=1).mean())
 
@@ -164,9 +178,9 @@ def negative_log_likelihood(probs: ArrayLike, labels: ArrayLike) -> float:
         >>> round(negative_log_likelihood([[0.5, 0.5]], [1]), 4)
         0.6931
     """
-    columns, classes = _checked(probs, labels)
+    columns, classes = checked_probabilities(probs, labels)
     of_label = columns[np.arange(len(classes)), classes]
-    return float(-np.log(np.clip(of_label, _SMALLEST_PROBABILITY, 1.0)).mean())
+    return float(-np.log(np.clip(of_label, SMALLEST_PROBABILITY, 1.0)).mean())
 
 
 def _adaptive_error(
@@ -178,16 +192,25 @@ def _adaptive_error(
         return 0.0
     positions = np.round(np.arange(1, num_bins) * len(p) / num_bins).astype(np.int64)
     inner_edges = np.sort(p)[np.minimum(positions, len(p) - 1)]
-    _, p_sums, t_sums = _bin_sums(inner_edges, p, t)
+    _, p_sums, t_sums = bin_sums(inner_edges, p, t)
     return float(np.abs(t_sums - p_sums).sum() / len(p))
 
 
-def _bin_sums(
+def bin_sums(
     inner_edges: Float[np.ndarray, " E"],
     values: Float[np.ndarray, " n"],
     outcomes: Float[np.ndarray, " n"],
 ) -> tuple[Int[np.ndarray, " R"], Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """Count values, and sum values and outcomes, in the bins between edges, closed on the left."""
+    """Count values, and sum values and outcomes, in the bins between edges, closed on the left.
+
+    Args:
+        inner_edges: Ascending edges between the R bins.
+        values: Value of each item, which decides its bin.
+        outcomes: Outcome of each item.
+
+    Returns:
+        The number of values, their sum and that of the outcomes in each bin.
+    """
     index = np.searchsorted(inner_edges, values, side="right")
     num_bins = len(inner_edges) + 1
     return (
@@ -197,9 +220,19 @@ def _bin_sums(
     )
 
 
-def _checked(
+def checked_probabilities(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = 1
 ) -> tuple[Float[np.ndarray, "n C"], Int[np.ndarray, " n"]]:
+    """Give probabilities (n, C) and labels as arrays, or refuse them.
+
+    Args:
+        probs: Probabilities (n, C), or those of the second of two classes (n,).
+        labels: Class indices (n,).
+        num_bins: Number of bins that they are to be put into.
+
+    Raises:
+        PredictionError: The shapes, probabilities, labels or bins are impossible.
+    """
     columns = np.asarray(probs, dtype=np.float64)
     if columns.ndim == 1:
         columns = np.stack([1 - columns, columns], axis=1)

@@ -2,8 +2,8 @@
 
 import csv
 import json
-import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
+from sgpmil.evaluation.prediction_columns import Columns, column_roles, labels_of, numbers_of
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
-from sgpmil.shapes import Float
 
 __all__ = [
     "PredictionTable",
@@ -88,7 +88,9 @@ def read_predictions(path: FilePath) -> PredictionTable:
 
     Parquet and CSV need the columns ``slide_id``, ``label`` (or CLAM's ``Y``; blank where
     unknown) and ``p_0 … p_{C-1}``. Other columns of `write_predictions` are used where present;
-    without them, standard deviations, expected entropy and mutual information are NaN.
+    without them, standard deviations, expected entropy and mutual information are NaN. Tables of
+    slideflow and STAMP are recognised by their columns (see `prediction_columns`), as is
+    ``slide_id, label, p_<class>, …`` with the names of classes for labels.
 
     Args:
         path: File to read; a CSV unless it is parquet.
@@ -113,7 +115,7 @@ def require_file(file: Path, what: str) -> None:
         )
 
 
-def _read_parquet(file: Path) -> tuple[dict[str, list[Any]], tuple[str, ...] | None]:
+def _read_parquet(file: Path) -> tuple[Columns, tuple[str, ...] | None]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,7 +131,7 @@ def _read_parquet(file: Path) -> tuple[dict[str, list[Any]], tuple[str, ...] | N
     return content.to_pydict(), names
 
 
-def _read_csv(file: Path) -> dict[str, list[Any]]:
+def _read_csv(file: Path) -> Columns:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             rows = [row for row in csv.reader(stream, strict=True) if row]
@@ -143,6 +145,11 @@ def _read_csv(file: Path) -> dict[str, list[Any]]:
             f"Expected predictions in '{file}', but it is empty. Write it with a header line."
         )
     header = [name.strip() for name in rows[0]]
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
+    if twice:
+        raise PredictionError(
+            f"Expected every column once in '{file}', but got '{twice[0]}' twice. Remove one."
+        )
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise PredictionError(
@@ -152,42 +159,34 @@ def _read_csv(file: Path) -> dict[str, list[Any]]:
     return {name: [row[i].strip() for row in rows[1:]] for i, name in enumerate(header)}
 
 
-def _table(
-    columns: dict[str, list[Any]], class_names: tuple[str, ...] | None, where: str
-) -> PredictionTable:
-    label_column = "label" if "label" in columns else "Y"
-    num_classes = sum(name.startswith("p_") and name[2:].isdecimal() for name in columns)
-    needed = ["slide_id", label_column, *(f"p_{c}" for c in range(max(2, num_classes)))]
-    missing = [name if name != "Y" else "label" for name in needed if name not in columns]
-    if missing:
-        raise PredictionError(
-            f"Expected the columns slide_id, label (or Y) and p_0 to p_{{C-1}} in {where}, but "
-            f"{', '.join(missing)} is missing from {', '.join(columns)}. Add it."
-        )
-    if class_names is None:
-        class_names = tuple(str(c) for c in range(num_classes))
+def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) -> PredictionTable:
+    roles = column_roles(tuple(columns), where)
+    num_classes = len(roles.probs)
+    class_names = class_names or roles.class_names or tuple(str(c) for c in range(num_classes))
     if len(class_names) != num_classes:
         raise PredictionError(
             f"Expected the probabilities of {len(class_names)} classes in {where}, as its "
             f"metadata names them, but got {num_classes}. Predict again."
         )
-    if not columns["slide_id"]:
+    slide_ids = _texts(columns[roles.slide])
+    if not slide_ids:
         raise PredictionError(
             f"Expected at least one slide in {where}, but got none. Predict at least one slide."
         )
-    slide_ids = ["" if name is None else str(name) for name in columns["slide_id"]]
-    case_ids = [name or own for name, own in zip(_text(columns, "case_id"), slide_ids, strict=True)]
-    probs = _matrix(columns, "p", num_classes, where)
-    labels = _labels(columns[label_column], label_column, where)
+    patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
+    labels = labels_of(columns, roles, where)
+    groups = (roles.probs, roles.stds, _MEASURES)
+    probs, std, measures = (
+        np.stack([numbers_of(columns, name, len(slide_ids), where) for name in names], axis=1)
+        for names in groups
+    )
     check_predictions(probs, labels, slide_ids, where)
-    std = _matrix(columns, "std", num_classes, where)
-    measures = np.stack([_numbers(columns, name, where) for name in _MEASURES], axis=1)
     measures[:, 0] = np.where(np.isnan(measures[:, 0]), entropy(probs), measures[:, 0])
     return PredictionTable(
         tuple(
             Prediction(
                 slide_id=slide_ids[i],
-                case_id=case_ids[i],
+                case_id=patients[i] or slide_ids[i],
                 label=labels[i],
                 probs=probs[i],
                 std=std[i],
@@ -201,42 +200,5 @@ def _table(
     )
 
 
-def _text(columns: dict[str, list[Any]], name: str) -> list[str]:
-    values = columns.get(name, [""] * len(columns["slide_id"]))
+def _texts(values: Sequence[Any]) -> list[str]:
     return ["" if value is None else str(value) for value in values]
-
-
-def _matrix(
-    columns: dict[str, list[Any]], prefix: str, num_classes: int, where: str
-) -> Float[np.ndarray, "n C"]:
-    names = [f"{prefix}_{c}" for c in range(num_classes)]
-    return np.stack([_numbers(columns, name, where) for name in names], axis=1)
-
-
-def _numbers(columns: dict[str, list[Any]], name: str, where: str) -> Float[np.ndarray, " n"]:
-    values = columns.get(name, [None] * len(columns["slide_id"]))
-    return np.array([_number(value, name, where) for value in values], dtype=np.float64)
-
-
-def _number(value: Any, column: str, where: str) -> float:
-    if value is None or value in ("", "NA", "<NA>", "None"):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise PredictionError(
-            f"Expected numbers in column '{column}' of {where}, but got {value!r}. Correct it."
-        ) from error
-
-
-def _labels(values: Sequence[Any], column: str, where: str) -> list[int | None]:
-    labels: list[int | None] = []
-    for value in values:
-        number = _number(value, column, where)
-        if not math.isnan(number) and not number.is_integer():
-            raise PredictionError(
-                f"Expected class indices in column '{column}' of {where}, but got {value!r}. "
-                "Number the classes from 0."
-            )
-        labels.append(None if math.isnan(number) else int(number))
-    return labels

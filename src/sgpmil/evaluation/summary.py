@@ -27,6 +27,8 @@ __all__ = [
 _SLIDE_FIELDS = tuple(field.name for field in fields(SlideMetrics))
 _INSTANCE_FIELDS = tuple(field.name for field in fields(InstanceMetrics))
 _COUNTS = ("num_slides", "num_bags")
+_LATER = ("average_precision", "f1", "sensitivity_at_95_specificity")
+"""Metrics that tables of earlier versions lack; NaN there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def read_metrics(path: str | os.PathLike[str]) -> tuple[FoldMetrics, ...]:
             "Evaluate again."
         ) from error
     needed = ("fold", *_SLIDE_FIELDS, *_INSTANCE_FIELDS)
-    missing = [name for name in needed if name not in content.column_names]
+    missing = [name for name in needed if name not in (*content.column_names, *_LATER)]
     if missing:
         raise PredictionError(
             f"Expected the column '{missing[0]}' in '{file}', but got "
@@ -174,7 +176,7 @@ def _fold(row: dict[str, Any]) -> FoldMetrics:
     has_instances = row["num_bags"] is not None
     return FoldMetrics(
         fold=row["fold"],
-        slide=SlideMetrics(**{name: row[name] for name in _SLIDE_FIELDS}),
+        slide=SlideMetrics(**{name: row.get(name, math.nan) for name in _SLIDE_FIELDS}),
         instance=InstanceMetrics(**{name: row[name] for name in _INSTANCE_FIELDS})
         if has_instances
         else None,

@@ -1,0 +1,168 @@
+"""How an assessment is printed."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sgpmil.cli.output import console, grid, metric_name, print_summary
+
+if TYPE_CHECKING:
+    from sgpmil.evaluation.assessment import Assessment
+    from sgpmil.evaluation.bootstrap import Intervals
+    from sgpmil.evaluation.instance_uncertainty import InstanceUncertaintyRow
+    from sgpmil.evaluation.localisation import LocalisationRow
+
+__all__ = ["print_assessment"]
+
+_INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
+_DASH = "–"
+_LOCALISATION = ("auc", "ap", "balanced_accuracy", "f1", "ace")
+
+
+def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
+    """Print what was measured: slides, intervals, errors, uncertainty, instances.
+
+    Args:
+        assessment: What was measured.
+        title: What it is of.
+        unit: What was counted, slides or patients.
+    """
+    print_summary(assessment.summary, f"{title}, by {unit}")
+    _print_intervals(assessment)
+    grid(
+        f"Confusion, {unit} of each label (rows) and prediction (columns)",
+        ["", *assessment.class_names],
+        [
+            [name, *(str(count) for count in row)]
+            for name, row in zip(assessment.class_names, assessment.confusion, strict=True)
+        ],
+    )
+    _print_brier(assessment)
+    uncertainty = assessment.uncertainty
+    grid(
+        "Uncertainty: does it point at the errors?",
+        uncertainty.measure_header,
+        uncertainty.measure_grid,
+    )
+    if uncertainty.calibration_rows:
+        grid(
+            "Temperature and prediction sets, fitted on validation slides",
+            ["", "mean ± sd", "pooled"],
+            [row.texts for row in uncertainty.calibration_rows],
+        )
+    _print_instances(assessment)
+    for note in dict.fromkeys(assessment.notes):
+        console.print(note)
+
+
+def _print_intervals(assessment: "Assessment") -> None:
+    known = [one for one in assessment.intervals if one is not None]
+    if not known:
+        return
+    first = known[0]
+    grid(
+        f"{first.level:.0%} intervals, bootstrap over patients, {first.rounds:,} rounds",
+        ["fold", "patients", *(metric_name(name) for name in _INTERVALS)],
+        [
+            [fold.fold, str(intervals.num_patients), *(_ends(intervals, n) for n in _INTERVALS)]
+            for fold, intervals in zip(assessment.folds, assessment.intervals, strict=True)
+            if intervals is not None
+        ],
+    )
+
+
+def _ends(intervals: "Intervals", name: str) -> str:
+    found = intervals.of(name)
+    if math.isnan(found.low):
+        return _DASH
+    return f"{found.low:.3f}–{found.high:.3f}"
+
+
+def _print_brier(assessment: "Assessment") -> None:
+    parts = assessment.brier
+    names = ("reliability", "resolution", "uncertainty")
+    told = ", ".join(f"{name} {_mean([getattr(p, name) for p in parts])}" for name in names)
+    console.print(f"Brier score, mean of its parts over folds: {told} (less resolution is worse).")
+
+
+def _print_instances(assessment: "Assessment") -> None:
+    found = assessment.instances
+    if found is None:
+        return
+    groups: dict[tuple[str, str], list[LocalisationRow]] = {}
+    for row in found.localisation:
+        groups.setdefault((row.score, row.scope), []).append(row)
+    grid(
+        "Instances, mean over folds (uniform and random attention know nothing)",
+        ["score", "scope", "AUC", "AP", "balanced accuracy", "F1 = Dice", "ACE", "instances"],
+        [
+            [
+                score,
+                scope.replace("_", " "),
+                *(_mean([getattr(row, name) for row in rows]) for name in _LOCALISATION),
+                f"{sum(row.num_instances for row in rows):,}",
+            ]
+            for (score, scope), rows in groups.items()
+        ],
+    )
+    for note in dict.fromkeys(row.note for row in found.localisation if row.note):
+        console.print(note)
+    grid(
+        "Instances: does the spread of a score point at wrong calls?",
+        ["score", "scope", "std, AUROC", "nearness to threshold, AUROC"],
+        [
+            [score, scope.replace("_", " "), _mean(stds), _mean(margins)]
+            for score, scope, stds, margins in _grouped(found.uncertainty)
+        ],
+    )
+    if found.lesions:
+        grid(
+            "Lesions (CAMELYON16's FROC): sensitivity, mean over 1/4 … 8 false positives a slide",
+            ["fold", "score", "mean", "lesions", "slides"],
+            [
+                [
+                    row.fold,
+                    row.score,
+                    f"{row.froc.mean:.3f}",
+                    str(row.froc.num_lesions),
+                    str(row.froc.num_slides),
+                ]
+                for row in found.lesions
+                if row.froc is not None
+            ],
+        )
+        for note in dict.fromkeys(row.note for row in found.lesions if row.note):
+            console.print(note)
+    if found.pixels:
+        grid(
+            "Pixels as published: the background counts, and the threshold is the best on test",
+            ["fold", "score", "AUC", "balanced accuracy", "F1", "AUC among patches"],
+            [
+                [
+                    row.fold,
+                    row.score,
+                    *(_told(v) for v in (row.auc, row.balanced_accuracy, row.f1, row.tissue_auc)),
+                ]
+                for row in found.pixels
+            ],
+        )
+
+
+def _grouped(
+    rows: "Sequence[InstanceUncertaintyRow]",
+) -> list[tuple[str, str, list[float], list[float]]]:
+    groups: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    for row in rows:
+        stds, margins = groups.setdefault((row.score, row.scope), ([], []))
+        stds.append(row.std_auroc)
+        margins.append(row.margin_auroc)
+    return [(score, scope, *numbers) for (score, scope), numbers in groups.items()]
+
+
+def _mean(values: Sequence[float]) -> str:
+    defined = [value for value in values if not math.isnan(value)]
+    return _told(math.fsum(defined) / len(defined)) if defined else _DASH
+
+
+def _told(value: float) -> str:
+    return _DASH if math.isnan(value) else f"{value:.3f}"

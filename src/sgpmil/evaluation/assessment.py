@@ -1,0 +1,190 @@
+"""All that is measured of a run: slides, instances and uncertainty, fold by fold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgpmil.errors import PredictionError, SettingsError
+from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
+from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
+from sgpmil.evaluation.instance_evaluation import (
+    InstanceEvaluation,
+    InstanceOptions,
+    evaluate_instances,
+)
+from sgpmil.evaluation.patients import by_patient, patient_ids, without_patients
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.slide_metrics import confusion_matrix
+from sgpmil.evaluation.summary import FoldMetrics, MetricSummary, evaluate, summarise
+from sgpmil.evaluation.uncertainty_folds import FoldsUncertainty, uncertainty_over_folds
+from sgpmil.shapes import Int
+from sgpmil.slides.annotation_folder import AnnotationFolder
+
+__all__ = ["Assessment", "AssessmentOptions", "TestedFold", "assess"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TestedFold:
+    """What a fold's model said of the fold's own slides.
+
+    Args:
+        name: Name of the fold.
+        test: Predictions of its test slides.
+        validation: Predictions of its validation slides, where there are any.
+    """
+
+    __test__ = False  # pytest takes it for a test otherwise
+
+    name: str
+    test: PredictionTable
+    validation: PredictionTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssessmentOptions:
+    """How predictions are measured.
+
+    Args:
+        patients: Give each patient one prediction, the mean of the slides'.
+        rounds: Rounds of the bootstrap; 0 leaves the intervals out.
+        level: Level of the intervals.
+        coverage: Share of slides that prediction sets promise to cover.
+        seed: Seed of the bootstrap and of random attention.
+        instances: How instances are measured.
+    """
+
+    patients: bool = False
+    rounds: int = 1000
+    level: float = 0.95
+    coverage: float = 0.9
+    seed: int = 0
+    instances: InstanceOptions = InstanceOptions()  # noqa: RUF009 (it is frozen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assessment:
+    """What was measured.
+
+    Args:
+        folds: Metrics of each fold.
+        class_names: Name of each class.
+        intervals: Confidence intervals of each fold's metrics; empty where not asked for, None
+            for a fold with a single slide.
+        confusion: Slides of each label (rows) and predicted class (columns), over all folds.
+        brier: Parts of the Brier score of each fold.
+        uncertainty: Whether the uncertainty points at the errors.
+        instances: How well the scores of instances find the positive ones; None where no
+            instance has a label.
+        notes: What to know of the numbers, a sentence each.
+    """
+
+    folds: tuple[FoldMetrics, ...]
+    class_names: tuple[str, ...]
+    intervals: tuple[Intervals | None, ...]
+    confusion: Int[np.ndarray, "C C"]
+    brier: tuple[BrierDecomposition, ...]
+    uncertainty: FoldsUncertainty
+    instances: InstanceEvaluation | None
+    notes: tuple[str, ...]
+
+    @property
+    def summary(self) -> tuple[MetricSummary, ...]:
+        """Every metric over folds."""
+        return summarise(self.folds)
+
+
+def assess(
+    folds: Sequence[TestedFold],
+    annotations: AnnotationFolder | None = None,
+    options: AssessmentOptions | None = None,
+) -> Assessment:
+    """Measure the predictions of a run, or of any other system.
+
+    Args:
+        folds: Predictions of each fold.
+        annotations: Annotations that label the instances; without them, the labels that the
+            predictions carry are used.
+        options: How to measure.
+
+    Raises:
+        PredictionError: There are no folds, a fold has no labelled slide, classes differ, or a
+            patient's slides have different labels.
+        AnnotationError: Annotations cannot be read, or are of none of the slides.
+        SettingsError: An option is impossible.
+    """
+    chosen = options or AssessmentOptions()
+    if chosen.rounds < 0:
+        raise SettingsError(f"Expected bootstrap rounds >= 0, but got {chosen.rounds}.")
+    if not folds:
+        raise PredictionError(
+            "Expected at least one finished fold, but got none. Go on with the run (--resume)."
+        )
+    instances = _instances(folds, annotations, chosen)
+    pairs = [(fold.test, fold.validation) for fold in folds]
+    if chosen.patients:
+        pairs = [(by_patient(t), None if v is None else by_patient(v)) for t, v in pairs]
+    tests = [test.labelled() for test, _ in pairs]
+    metrics = tuple(evaluate(test, fold.name) for test, fold in zip(tests, folds, strict=True))
+    notes = list(_shared_slides(tests)) if len(tests) > 1 else []
+    intervals: tuple[Intervals | None, ...] = ()
+    if chosen.rounds:
+        intervals = tuple(_intervals(test, chosen) for test in tests)
+        if any(len(set(patient_ids(test))) < 2 <= len(test) for test in tests):
+            notes.append(
+                "All slides of a test set are of one patient, which looks like a placeholder: the "
+                "intervals take each slide for its own patient."
+            )
+    uncertainty = uncertainty_over_folds(pairs, chosen.coverage)
+    return Assessment(
+        folds=metrics,
+        class_names=tests[0].class_names,
+        intervals=intervals,
+        confusion=np.sum([_confusion(test) for test in tests], axis=0),
+        brier=tuple(brier_decomposition(test.probs, test.labels) for test in tests),
+        uncertainty=uncertainty,
+        instances=instances,
+        notes=(*notes, *uncertainty.notes, *(instances.notes if instances else ())),
+    )
+
+
+def _instances(
+    folds: Sequence[TestedFold], annotations: AnnotationFolder | None, options: AssessmentOptions
+) -> InstanceEvaluation | None:
+    has_labels = any(
+        prediction.instances is not None and prediction.instances.instance_labels is not None
+        for fold in folds
+        for prediction in fold.test.predictions
+    )
+    if annotations is None and not has_labels:
+        return None
+    return evaluate_instances(
+        [(fold.test, fold.validation) for fold in folds],
+        annotations,
+        options.instances,
+        names=[fold.name for fold in folds],
+    )
+
+
+def _intervals(test: PredictionTable, options: AssessmentOptions) -> Intervals | None:
+    if len(test) < 2:
+        return None
+    if len(set(patient_ids(test))) < 2:
+        test = without_patients(test)
+    return bootstrap_intervals(test, options.rounds, options.level, options.seed)
+
+
+def _shared_slides(tests: Sequence[PredictionTable]) -> tuple[str, ...]:
+    num_slides = sum(len(test) for test in tests)
+    num_distinct = len({slide for test in tests for slide in test.slide_ids})
+    if num_distinct == num_slides:
+        return ()
+    return (
+        f"The {len(tests)} folds test {num_slides} times on {num_distinct} slides: the spread over "
+        "folds understates that over new slides, and the confusion matrix counts a slide once a "
+        "fold.",
+    )
+
+
+def _confusion(test: PredictionTable) -> Int[np.ndarray, "C C"]:
+    return confusion_matrix(test.probs.argmax(axis=1), test.labels, test.num_classes)

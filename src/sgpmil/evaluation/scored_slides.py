@@ -1,0 +1,240 @@
+"""The scores of slides' instances beside their labels, ready to be compared."""
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.shapes import Bool, Float
+
+__all__ = [
+    "InstanceGroup",
+    "Scope",
+    "ScoreName",
+    "ScoredSlide",
+    "available_scores",
+    "groups_of",
+    "instance_values",
+    "min_max",
+    "positive_classes_of",
+    "scored_slides",
+]
+
+ScoreName = Literal["attention", "evidence", "uniform", "random"]
+"""`uniform` (1/N each) and `random` are what attention without any knowledge would be."""
+
+Scope = Literal["per_slide", "pooled", "pooled_raw"]
+"""`per_slide`: each positive slide by itself, then the mean over slides. `pooled`: the instances
+of all slides together, scores scaled to [0, 1] within each slide. `pooled_raw`: the same with the
+scores as the model gives them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceGroup:
+    """Instances that are evaluated together.
+
+    Args:
+        scores: Score of each instance.
+        positive: Whether each is positive.
+    """
+
+    scores: Float[np.ndarray, " n"]
+    positive: Bool[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredSlide:
+    """The instances of one slide whose label is known.
+
+    Args:
+        slide_id: Name of the slide.
+        is_positive: Whether the slide's own label is positive.
+        raw: Score of each instance.
+        scaled: The same, scaled to [0, 1] over all instances of the slide.
+        scaled_std: Posterior standard deviation in the same scale; NaN where all scores of the
+            slide are equal, for there is no scale then, and for `uniform` and `random`.
+        positive: Whether each instance is positive.
+    """
+
+    slide_id: str
+    is_positive: bool
+    raw: Float[np.ndarray, " n"]
+    scaled: Float[np.ndarray, " n"]
+    scaled_std: Float[np.ndarray, " n"]
+    positive: Bool[np.ndarray, " n"]
+
+    @property
+    def has_both_kinds(self) -> bool:
+        """Whether positive and negative instances both occur."""
+        return bool(self.positive.any() and not self.positive.all())
+
+
+def min_max(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    r"""Scale values to [0, 1]: $(v - \min v) / (\max v - \min v)$; 1/2 where all are equal.
+
+    Args:
+        values: Finite values.
+
+    Example:
+        >>> min_max(np.array([2.0, 4.0, 3.0]))
+        array([0. , 1. , 0.5])
+    """
+    low, high = float(values.min()), float(values.max())
+    if high == low:
+        return np.full(len(values), 0.5)
+    if math.isinf(high - low):  # the difference of two very large numbers
+        values, low, high = values / 2, low / 2, high / 2
+    return np.clip((values - low) / (high - low), 0.0, 1.0)
+
+
+def positive_classes_of(
+    table: PredictionTable, positive_classes: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Give the classes whose slides hold positive instances; by default all but the first.
+
+    Args:
+        table: Predictions.
+        positive_classes: Their indices.
+
+    Raises:
+        PredictionError: One is not among the classes of the table.
+    """
+    if positive_classes is None:
+        return tuple(range(1, table.num_classes))
+    wrong = [c for c in positive_classes if not 0 <= c < table.num_classes]
+    if wrong or not positive_classes:
+        raise PredictionError(
+            f"Expected positive classes between 0 and {table.num_classes - 1}, but got "
+            f"{list(positive_classes)}. Name classes of the predictions."
+        )
+    return tuple(positive_classes)
+
+
+def available_scores(table: PredictionTable) -> tuple[ScoreName, ...]:
+    """Name the scores to evaluate: the model's, and the two without knowledge."""
+    found = [p.instances for p in table.predictions if p.instances is not None]
+    has_evidence = any(scores.evidence_mean is not None for scores in found)
+    return (
+        ("attention", "evidence", "uniform", "random")
+        if has_evidence
+        else ("attention", "uniform", "random")
+    )
+
+
+def scored_slides(
+    table: PredictionTable,
+    score: ScoreName,
+    *,
+    positive_classes: Sequence[int] | None = None,
+    seed: int = 0,
+) -> tuple[ScoredSlide, ...]:
+    """Collect the instances whose label is known.
+
+    The evidence of a positive slide is that for its own class; that of a negative slide is for
+    the positive class that it is given the largest probability of. `random` depends on the seed
+    and the name of the slide alone.
+
+    Args:
+        table: Predictions with instance scores and labels; slides without a label, without
+            scores, or without any known instance label are left out.
+        score: Which score.
+        positive_classes: Classes whose slides hold positive instances (default: all but 0).
+        seed: Seed of `random`.
+
+    Raises:
+        PredictionError: A score is not a finite number, or a class is not in the table.
+    """
+    classes = positive_classes_of(table, positive_classes)
+    slides = []
+    for prediction in table.predictions:
+        labels = None if prediction.instances is None else prediction.instances.instance_labels
+        found = instance_values(prediction, score, classes, seed)
+        if prediction.label is None or labels is None or found is None or (labels < 0).all():
+            continue
+        values, spread = found
+        known = labels >= 0
+        width = float(values.max()) - float(values.min())
+        with np.errstate(over="ignore"):
+            scaled_std = spread / width if width > 0 else np.full(len(values), np.nan)
+        slides.append(
+            ScoredSlide(
+                slide_id=prediction.slide_id,
+                is_positive=prediction.label in classes,
+                raw=values[known],
+                scaled=min_max(values)[known],
+                scaled_std=scaled_std[known],
+                positive=labels[known] > 0,
+            )
+        )
+    return tuple(slides)
+
+
+def groups_of(slides: Sequence[ScoredSlide], scope: Scope) -> tuple[InstanceGroup, ...]:
+    """Gather the instances that are evaluated together.
+
+    Args:
+        slides: Instances of each slide.
+        scope: `per_slide` gives a group for each positive slide with positive and negative
+            instances; the others give one group with the instances of every slide, those of
+            negative slides included.
+    """
+    if scope == "per_slide":
+        return tuple(
+            InstanceGroup(s.scaled, s.positive)
+            for s in slides
+            if s.is_positive and s.has_both_kinds
+        )
+    if not slides:
+        return ()
+    values = [s.raw if scope == "pooled_raw" else s.scaled for s in slides]
+    positive = np.concatenate([s.positive for s in slides])
+    return (InstanceGroup(np.concatenate(values), positive),)
+
+
+def instance_values(
+    prediction: Prediction, score: ScoreName, positive_classes: Sequence[int], seed: int = 0
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]] | None:
+    """Give the score of every instance of a slide, and its standard deviation.
+
+    Args:
+        prediction: The slide.
+        score: Which score; see `scored_slides` for the class that evidence is for.
+        positive_classes: Classes whose slides hold positive instances.
+        seed: Seed of `random`.
+
+    Returns:
+        Scores and standard deviations (NaN for `uniform` and `random`); None where the slide has
+        no such score.
+
+    Raises:
+        PredictionError: A score is not a finite number.
+    """
+    scores = prediction.instances
+    if scores is None or (score == "evidence" and scores.evidence_mean is None):
+        return None
+    num = scores.num_instances
+    if score == "uniform":
+        return np.full(num, 1 / num), np.full(num, np.nan)
+    if score == "random":
+        rng = np.random.default_rng([seed, zlib.crc32(prediction.slide_id.encode())])
+        return rng.random(num), np.full(num, np.nan)
+    class_index = _class_of_interest(prediction, positive_classes)
+    values = np.asarray(scores.score(score, class_index), dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise PredictionError(
+            f"Expected a finite {score} for every instance of '{prediction.slide_id}', but got "
+            f"{values[~np.isfinite(values)][0]}. Predict this slide again."
+        )
+    return values, np.asarray(scores.score_std(score, class_index), dtype=np.float64)
+
+
+def _class_of_interest(prediction: Prediction, classes: Sequence[int]) -> int:
+    if prediction.label in classes or not classes:
+        return int(prediction.label or 0)
+    return max(classes, key=lambda c: float(prediction.probs[c]))

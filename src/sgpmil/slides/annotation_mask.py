@@ -1,0 +1,163 @@
+"""A raster of the positive area of a slide."""
+
+import logging
+import math
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sgpmil.shapes import Bool
+from sgpmil.slides.annotations import AnnotationError, Annotations, Region
+from sgpmil.slides.optional_part import require_package
+
+__all__ = ["AnnotationMask", "mask_polygons", "read_mask"]
+
+MOST_PIXELS = 2**25
+"""Pixels of the largest level of a pyramid that is read: 33 million."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnnotationMask:
+    """Which pixels of a reduced slide are positive.
+
+    Args:
+        pixels: Whether each pixel is positive, a row an image row.
+        downsample: Side of a pixel in level-0 pixels.
+    """
+
+    pixels: Bool[np.ndarray, "h w"]
+    downsample: float
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether any area is positive."""
+        return bool(self.pixels.any())
+
+    @property
+    def slide_size(self) -> tuple[float, float]:
+        """Width and height in level-0 pixels."""
+        height, width = self.pixels.shape
+        return width * self.downsample, height * self.downsample
+
+
+def read_mask(
+    path: str | os.PathLike[str],
+    *,
+    downsample: float | None = None,
+    slide_size: tuple[int, int] | None = None,
+    positive_values: tuple[int, ...] = (),
+) -> AnnotationMask:
+    """Read a mask from a TIFF: one image, or a pyramid.
+
+    Of a pyramid, the largest level of at most 33 million pixels is read; the masks of CAMELYON16
+    are then 32 times smaller than the slide.
+
+    Args:
+        path: File to read.
+        downsample: Side of a pixel of the largest level in level-0 pixels of the slide. By
+            default it follows from `slide_size`, else it is 1: the mask is as large as the slide.
+        slide_size: Width and height of the slide in level-0 pixels.
+        positive_values: Values that are positive; by default all above 0.
+
+    Raises:
+        AnnotationError: The file is missing, damaged or no mask, or has not the slide's shape.
+    """
+    require_package("tifffile")
+    require_package("imagecodecs")  # tifffile needs it for compressed files, and says so late
+    file = Path(path)
+    where = f"'{file}'"
+    largest, image = _read_tiff(file, where)
+    if image.ndim == 3 and image.shape[2] in (3, 4):
+        image = image[:, :, :3].max(axis=2)  # less an alpha channel
+    if image.ndim != 2 or image.size == 0:
+        raise AnnotationError(
+            f"Expected a mask of one channel in {where}, but got an image of shape {image.shape}. "
+            "Save the mask as a greyscale TIFF."
+        )
+    if downsample is None:
+        downsample = 1.0 if slide_size is None else _ratio(slide_size, largest, where)
+    width, height = image.shape[1], image.shape[0]
+    within = _ratio(largest, (width, height), where)
+    positive = np.isin(image, positive_values) if positive_values else image > 0
+    return AnnotationMask(positive, float(downsample) * within)
+
+
+def mask_polygons(mask: AnnotationMask) -> Annotations:
+    """Turn a mask into the outlines of its pixels.
+
+    Args:
+        mask: Mask of a slide.
+
+    Example:
+        >>> mask_polygons(AnnotationMask(np.eye(2, dtype=bool), 4.0)).positive_area().area
+        32.0
+    """
+    require_package("shapely")
+    import shapely
+
+    # A run of pixels in a row is one rectangle: far fewer than pixels.
+    steps = np.diff(np.pad(mask.pixels, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    row, start = np.nonzero(steps == 1)
+    _, end = np.nonzero(steps == -1)
+    side = mask.downsample
+    runs = shapely.box(start * side, row * side, end * side, (row + 1) * side)
+    parts = shapely.get_parts(shapely.union_all(runs))
+    return Annotations(tuple(Region(part, "mask") for part in parts))
+
+
+def _read_tiff(file: Path, where: str) -> tuple[tuple[int, int], np.ndarray]:
+    """Give width and height of the largest level, and the pixels of the level that is read."""
+    import tifffile
+
+    try:
+        with _quiet_tifffile(), tifffile.TiffFile(file) as content:
+            levels: list[Any] = list(content.series[0].levels)
+            small = [level for level in levels if math.prod(level.shape[:2]) <= MOST_PIXELS]
+            shape = levels[0].shape
+            image = np.asarray((small[0] if small else levels[-1]).asarray())
+    except (
+        tifffile.TiffFileError,
+        struct.error,
+        OSError,
+        ValueError,
+        RuntimeError,
+        LookupError,
+    ) as error:
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise AnnotationError(
+            f"Expected a mask as TIFF in {where}, but it cannot be read ({reason}). Save it again."
+        ) from error
+    return (int(shape[1]), int(shape[0])), image
+
+
+@contextmanager
+def _quiet_tifffile() -> Iterator[None]:
+    """Keep tifffile from logging what is about to be said in one sentence."""
+    logger = logging.getLogger("tifffile")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _ratio(large: tuple[int, int], small: tuple[int, int], where: str) -> float:
+    """Give how many times smaller an image is; a power of two where rounding allows one."""
+    by_side = [a / b for a, b in zip(large, small, strict=True)]
+    mean = sum(by_side) / 2
+    power = 2.0 ** round(math.log2(mean))
+    if all(abs(b - a / power) < 1 for a, b in zip(large, small, strict=True)):
+        return power
+    if any(abs(b - a / mean) > 1 for a, b in zip(large, small, strict=True)):
+        raise AnnotationError(
+            f"Expected a mask of the slide's shape, {large[0]} × {large[1]} made smaller, but got "
+            f"{small[0]} × {small[1]} in {where}. Check that the mask is of this slide."
+        )
+    return mean

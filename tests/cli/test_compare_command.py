@@ -1,0 +1,194 @@
+import csv
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sgpmil.bags.splits import Fold
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_files import write_predictions, write_predictions_csv
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.training.run_folder import open_run, read_run
+
+NUM_FOLDS, FOLD_SIZE = 5, 16
+SLIDES = [f"s{i}" for i in range(NUM_FOLDS * FOLD_SIZE)]
+
+
+def kfold():
+    folds = []
+    for k in range(NUM_FOLDS):
+        test = tuple(SLIDES[k * FOLD_SIZE : (k + 1) * FOLD_SIZE])
+        rest = [slide for slide in SLIDES if slide not in test]
+        folds.append(Fold(str(k), tuple(rest[4:]), tuple(rest[:4]), test))
+    return tuple(folds)
+
+
+def table_of(slides, skill, seed):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for slide in slides:
+        label = int(slide[1:]) % 2
+        p = 1 / (1 + np.exp(-rng.normal() - skill * (2 * label - 1)))
+        rows.append(Prediction.from_samples(slide, slide, label, np.array([[1 - p, p]])))
+    return PredictionTable(tuple(rows), ("normal", "tumor"))
+
+
+def make_run(path, skill, seed, folds=None):
+    folds = kfold() if folds is None else folds
+    run = open_run(path, folds, {"model": "none"})
+    for k, fold in enumerate(folds):
+        run.write(fold.name, table_of(fold.test, skill, [seed, k]))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return [
+        make_run(tmp_path / "runs" / name, skill, seed)
+        for seed, (name, skill) in enumerate([("ours", 2.5), ("abmil", 1.0), ("clam", 0.2)])
+    ]
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return {(row["run"], row["metric"]): row for row in csv.DictReader(file)}
+
+
+def aucs(path):
+    from sklearn.metrics import roc_auc_score
+
+    tables = [read_run(path).read(str(k)) for k in range(NUM_FOLDS)]
+    return np.array([roc_auc_score(t.labels, t.probs[:, 1]) for t in tables])
+
+
+def test_runs_are_compared_printed_and_written(sgpmil, runs, tmp_path):
+    code, out, err = sgpmil("compare", *runs)
+    assert (code, err) == (0, "")
+    ours, clam = aucs(runs[0]), aucs(runs[2])
+    t = stats.ttest_rel(ours, clam, alternative="greater")
+    corrected = stats.t.sf(t.statistic / np.sqrt(1 + NUM_FOLDS * FOLD_SIZE / 60), NUM_FOLDS - 1)
+    row = rows_of(tmp_path / "comparison" / "tables" / "comparison.csv")["clam", "auc"]
+    assert float(row["p_paired"]) == pytest.approx(t.pvalue)
+    assert float(row["p_corrected"]) == pytest.approx(corrected)
+    assert f"{ours.mean():.3f} ± {ours.std(ddof=1):.3f}" in out
+    assert f"{corrected:.2g} (" in out
+    assert "★ ours is better, p < 0.05" in out
+    assert "Training sets of two folds share" in out
+    for name in ("tables/comparison.md", "tables/comparison.tex", "figures/comparison.png"):
+        assert (tmp_path / "comparison" / name).stat().st_size > 500
+        assert f"comparison/{name}" in out
+
+
+def test_names_metrics_level_and_folder_are_chosen(sgpmil, runs, tmp_path):
+    out_folder = tmp_path / "deep" / "out"
+    code, out, _ = sgpmil(
+        *("compare", f"Ours={runs[0]}", f"base={runs[2]}", "--out", out_folder),
+        *("--metric", "ece", "--metric", "auc", "--alpha", "0.2"),
+    )
+    assert code == 0
+    assert "p < 0.2" in out
+    rows = rows_of(out_folder / "tables" / "comparison.csv")
+    assert list(rows) == [(r, m) for r in ("Ours", "base") for m in ("ece", "auc")]
+
+
+def test_an_earlier_comparison_is_kept_unless_overwritten(sgpmil, runs, tmp_path):
+    assert sgpmil("compare", *runs[:2])[0] == 0
+    before = (tmp_path / "comparison" / "tables" / "comparison.csv").read_bytes()
+    code, _, err = sgpmil("compare", *runs)
+    assert code == 2
+    assert "--overwrite" in err
+    assert (tmp_path / "comparison" / "tables" / "comparison.csv").read_bytes() == before
+    # One fold has no figure, and that of five folds must not stay beside its tables.
+    files = []
+    for seed in range(2):
+        files.append(tmp_path / f"p{seed}.parquet")
+        write_predictions(files[-1], table_of(SLIDES[:20], 1.0, seed))
+    code, _, _ = sgpmil("compare", *files, "--overwrite")
+    assert code == 0
+    assert (tmp_path / "comparison" / "tables" / "delong.csv").exists()
+    assert not (tmp_path / "comparison" / "figures" / "comparison.png").exists()
+    assert sgpmil("compare", *runs, "--overwrite")[0] == 0
+    assert not (tmp_path / "comparison" / "tables" / "delong.csv").exists()
+
+
+def test_unfinished_runs_are_compared_where_all_are_done(sgpmil, runs):
+    (runs[1] / "fold-3" / "predictions.parquet").unlink()
+    code, out, _ = sgpmil("compare", *runs)
+    assert code == 0
+    assert "abmil: 1 of 5 folds are not done." in out
+    assert "Only the 4 folds that every run has finished are compared; left out: '3'." in out
+    assert "cannot be below 0.0625" in out
+
+
+def test_prediction_files_of_one_test_set(sgpmil, tmp_path):
+    write_predictions(tmp_path / "ours.parquet", table_of(SLIDES[:40], 2.0, 0))
+    write_predictions_csv(tmp_path / "theirs.csv", table_of(SLIDES[:40][::-1], 0.3, 1))
+    out_folder = tmp_path / "out"
+    code, out, _ = sgpmil(
+        "compare", tmp_path / "ours.parquet", tmp_path / "theirs.csv", "--out", out_folder
+    )
+    assert code == 0
+    assert "a test across folds needs at least two" in out
+    assert "DeLong" in out
+    assert "could not be checked" in out
+    assert (out_folder / "tables" / "delong.csv").exists()
+    assert "±" not in out
+
+
+def test_files_that_every_fold_has_are_named_by_their_folder(sgpmil, runs, tmp_path):
+    files = [run / "fold-0" / "predictions.parquet" for run in runs[:2]]
+    code, _, err = sgpmil("compare", *files)
+    assert code == 2
+    assert "'fold-0' twice" in err
+    assert f"fold-0-1={files[0]}" in err
+    assert sgpmil("compare", f"a={files[0]}", files[1])[0] == 0
+    rows = rows_of(tmp_path / "comparison" / "tables" / "comparison.csv")
+    assert {run for run, _ in rows} == {"a", "fold-0"}
+
+
+def test_a_path_may_have_an_equals_sign(sgpmil, runs, tmp_path):
+    odd = tmp_path / "lr=0.1"
+    runs[1].rename(odd)
+    assert sgpmil("compare", runs[0], odd)[0] == 0
+    rows = rows_of(tmp_path / "comparison" / "tables" / "comparison.csv")
+    assert {run for run, _ in rows} == {"ours", "lr=0.1"}
+
+
+def test_differing_test_sets_are_refused_in_a_sentence(sgpmil, runs, tmp_path):
+    folds = list(kfold())
+    turned = [Fold(str(k), f.train, f.val, f.test) for k, f in enumerate(folds[::-1])]
+    other = make_run(tmp_path / "turned", 1.0, 9, turned)
+    code, _, err = sgpmil("compare", runs[0], other)
+    assert code == 2
+    assert "in fold 0 's0' is in 'ours' and not in 'turned' (32 slides differ)" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "comparison").exists()
+
+
+def test_a_leak_is_refused_in_a_sentence(sgpmil, runs):
+    """All models judged on the test slides of the first fold, as in the published protocol."""
+    run = read_run(runs[1])
+    run.write("2", run.read("0"))
+    code, _, err = sgpmil("compare", *runs)
+    assert code == 2
+    assert "fold 2" in err
+    assert "of the 16 slides predicted 12 are in its training list and 4 are in its valid" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ours",), "at least two runs to compare, but got 1"),
+        (("ours", "ours"), "'ours' twice"),
+        (("ours", "nowhere"), "nothing"),
+        (("ours", "abmil", "--metric", "f2"), "but got 'f2'"),
+        (("ours", "abmil", "--alpha", "5"), "alpha between 0 and 1"),
+    ],
+)
+def test_errors_are_one_sentence(sgpmil, runs, monkeypatch, arguments, message):
+    monkeypatch.chdir(runs[0].parent)
+    code, _, err = sgpmil("compare", *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err

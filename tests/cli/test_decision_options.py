@@ -1,0 +1,191 @@
+import csv
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from sgpmil.evaluation import Prediction, read_predictions, write_prediction_folder
+from sgpmil.evaluation.conformal import fit_conformal
+from sgpmil.evaluation.deferral import fit_deferral
+from sgpmil.models import build_model, save_model
+
+CLASSES = ("normal", "tumor")
+
+
+@pytest.fixture
+def fold(tmp_path):
+    """The folder of a fold with forty validation slides, between certain and uncertain."""
+    folder = tmp_path / "run" / "fold-0"
+    torch.manual_seed(1)
+    model = build_model("abmil", in_dim=4, num_classes=2, hidden_dim=3, attention_dim=2)
+    with torch.no_grad():
+        model.classifier.weight.mul_(6)  # so that the slides differ
+        model.classifier.bias.zero_()
+    save_model(model, folder / "checkpoint.safetensors", class_names=CLASSES)
+    rng = np.random.default_rng(0)
+    predictions = []
+    for number in range(40):
+        p = rng.uniform(0.3, 0.7)
+        label = int(rng.uniform() < p)
+        name = f"val-{number}"
+        predictions.append(Prediction.from_samples(name, name, label, np.array([[1 - p, p]])))
+    write_prediction_folder(folder / "validation", predictions, CLASSES)
+    return folder
+
+
+def rows_of(out):
+    with (out / "predictions.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_sets_and_marks_are_those_of_the_validation_slides(sgpmil, slides, fold, tmp_path, method):
+    out = tmp_path / "p"
+    code, text, err = sgpmil(
+        "predict", fold, slides[0], "--out", out, "--coverage", 0.8, "--conformal", method,
+        "--defer", 0.25, "--labels", slides[1],
+    )  # fmt: skip
+    assert (code, err.strip()) == (0, "")
+    validation = read_predictions(fold / "validation" / "predictions.parquet")
+    table = read_predictions(out / "predictions.parquet")
+    conformal = fit_conformal(validation, 0.8, method)
+    sets = ["|".join(names) for names in conformal.sets(table).names()]
+    deferral = fit_deferral(validation, 0.25)
+    marks = ["yes" if defers else "no" for defers in deferral.defers(table)]
+    assert [row["prediction_set"] for row in rows_of(out)] == sets
+    assert [row["defer"] for row in rows_of(out)] == marks
+    content = pq.read_table(out / "predictions.parquet").to_pydict()
+    assert (content["prediction_set"], content["defer"]) == (sets, marks)
+    assert len(set(sets)) > 1
+    assert set(marks) == {"yes", "no"}
+    assert f"Sets: {method.upper()}, coverage 0.8, from 40 calibration slides" in text
+    assert f"To a human: {marks.count('yes')} of 20 slides, with entropy above" in text
+    assert "expected 26.8% of slides like the 40 calibration slides" in text
+    # The files are evaluated as before.
+    assert sgpmil("evaluate", out)[0] == 0
+    assert sgpmil("evaluate", out / "predictions.csv")[0] == 0
+
+
+def test_the_printed_rows_tell_set_and_mark(sgpmil, slides, fold, tmp_path):
+    out = tmp_path / "p"
+    text = sgpmil("predict", fold, slides[0], "--out", out, "--coverage", 0.8, "--defer", 0.25)[1]
+    table = read_predictions(out / "predictions.parquet")
+    rows = {row["slide_id"]: row for row in rows_of(out)}
+    shown = sorted(table.predictions, key=lambda p: -p.entropy)[:10]
+    lines = [line for line in text.splitlines() if ".slide" in line]
+    assert len(lines) == 10
+    for prediction, line in zip(shown, lines, strict=True):
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        row = rows[prediction.slide_id]
+        assert cells[0] == prediction.slide_id
+        assert cells[2:] == [row["prediction_set"], row["defer"]]
+
+
+def test_only_what_is_asked_for_is_added(sgpmil, slides, fold, tmp_path):
+    plain, sets, marks = (tmp_path / name for name in ("plain", "sets", "marks"))
+    text = sgpmil("predict", fold, slides[0], "--out", plain)[1]
+    assert "Sets:" not in text
+    assert "To a human" not in text
+    assert sgpmil("predict", fold, slides[0], "--out", sets, "--coverage", 0.9)[0] == 0
+    assert sgpmil("predict", fold, slides[0], "--out", marks, "--defer", 0.1)[0] == 0
+    before = list(rows_of(plain)[0])
+    assert list(rows_of(sets)[0]) == [*before, "prediction_set"]
+    assert list(rows_of(marks)[0]) == [*before, "defer"]
+
+
+def test_a_checkpoint_of_the_fold_and_other_calibration_slides(sgpmil, slides, fold, tmp_path):
+    options = ("--coverage", 0.9, "--defer", 0.1)
+    features = slides[0]
+    of_fold, of_file, of_folder, of_csv = (tmp_path / name for name in "abcd")
+    weights = fold / "checkpoint.safetensors"
+    assert sgpmil("predict", fold, features, "--out", of_fold, *options)[0] == 0
+    assert sgpmil("predict", weights, features, "--out", of_file, *options)[0] == 0
+    moved = tmp_path / "elsewhere"
+    shutil.move(fold / "validation", moved)
+    told = ("--calibration", moved)
+    assert sgpmil("predict", fold, features, "--out", of_folder, *options, *told)[0] == 0
+    table = read_predictions(moved / "predictions.parquet")
+    path = tmp_path / "other.csv"
+    lines = ["slide_id,label,p_0,p_1"]
+    lines += [
+        f"{p.slide_id},{p.label},{float(p.probs[0])},{float(p.probs[1])}" for p in table.predictions
+    ]
+    path.write_text("\n".join(lines))
+    told = ("--calibration", path)
+    assert sgpmil("predict", fold, features, "--out", of_csv, *options, *told)[0] == 0
+    expected = [(row["prediction_set"], row["defer"]) for row in rows_of(of_fold)]
+    for out in (of_file, of_folder, of_csv):
+        assert [(row["prediction_set"], row["defer"]) for row in rows_of(out)] == expected
+
+
+def test_another_epoch_of_the_fold_was_not_validated(sgpmil, slides, fold, tmp_path):
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(fold / f"checkpoint{suffix}", fold / f"last{suffix}")
+    code, _, err = sgpmil(
+        "predict", fold / "last.safetensors", slides[0], "--out", tmp_path / "p", "--defer", 0.1
+    )
+    assert code == 2
+    assert "--calibration" in err
+
+
+def test_no_validation_slides_is_one_sentence(sgpmil, slides, fold, tmp_path):
+    shutil.rmtree(fold / "validation")
+    code, _, err = sgpmil("predict", fold, slides[0], "--out", tmp_path / "p", "--coverage", 0.9)
+    assert code == 2
+    assert f"Expected predictions of validation slides in {fold / 'validation'}" in err
+    assert "--calibration" in err
+    assert not (tmp_path / "p").exists()
+
+
+def test_too_few_calibration_slides_are_said(sgpmil, slides, fold, tmp_path):
+    table = read_predictions(fold / "validation" / "predictions.parquet")
+    write_prediction_folder(fold / "validation", table.predictions[:4], CLASSES)
+    out = tmp_path / "p"
+    code, text, _ = sgpmil("predict", fold, slides[0], "--out", out, "--coverage", 0.9)
+    assert code == 0
+    assert "needs at least 9 calibration slides, but there are 4" in text
+    assert {row["prediction_set"] for row in rows_of(out)} == {"normal|tumor"}
+
+
+def test_calibrating_on_the_slides_themselves_is_said(sgpmil, slides, fold, tmp_path):
+    features, labels = slides
+    first = tmp_path / "first"
+    assert sgpmil("predict", fold, features, "--out", first, "--labels", labels)[0] == 0
+    text = sgpmil(
+        "predict", fold, features, "--out", tmp_path / "p", "--defer", 0.1, "--calibration", first
+    )[1]
+    assert "20 of the 20 slides, or other slides of their patients, are calibration" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--conformal", "lac"), "Add --coverage 0.9"),
+        (("--defer-by", "entropy"), "Add --defer 0.1"),
+        (("--calibration", "x"), "--calibration is for --coverage and --defer"),
+        (("--coverage", 90), "coverage between 0 and 1, but got 90.0"),
+        (("--coverage", 0.9, "--conformal", "raps"), "'lac' or 'aps', but got 'raps'"),
+        (("--defer", 1), "share of slides to defer between 0 and 1, but got 1.0"),
+        (("--defer", 0.1, "--defer-by", "variance"), "got 'variance'"),
+        (("--defer", 0.1, "--defer-by", "std"), "40 of 40 lack it. Defer by entropy."),
+        (("--defer", 0.1, "--calibration", "nowhere.csv"), "nowhere.csv"),
+    ],
+)
+def test_impossible_options_are_one_sentence(sgpmil, slides, fold, tmp_path, options, words):
+    out = tmp_path / "p"
+    code, _, err = sgpmil("predict", fold, slides[0], "--out", out, *options)
+    assert code == 2
+    assert words in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not out.exists()
+
+
+def test_calibration_slides_of_other_classes(sgpmil, slides, fold, tmp_path):
+    table = read_predictions(fold / "validation" / "predictions.parquet")
+    write_prediction_folder(fold / "validation", table.predictions, CLASSES[::-1])
+    code, _, err = sgpmil("predict", fold, slides[0], "--out", tmp_path / "p", "--coverage", 0.9)
+    assert code == 2
+    assert "the classes normal, tumor" in err
+    assert "tumor, normal" in err

@@ -1,0 +1,182 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sgpmil.errors import PredictionError, SettingsError
+from sgpmil.evaluation import bootstrap
+from sgpmil.evaluation.bootstrap import bootstrap_intervals
+from sgpmil.evaluation.patients import patient_ids, without_patients
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.slide_metrics import METRIC_NAMES, slide_metrics
+
+from .tables import random_table, table_of
+
+
+def with_cases(table, cases):
+    predictions = (replace(p, case_id=c) for p, c in zip(table.predictions, cases, strict=True))
+    return PredictionTable(tuple(predictions), table.class_names)
+
+
+def binary(p, labels):
+    return table_of(np.stack([1 - p, p], axis=1), labels)
+
+
+def test_against_a_loop_over_physical_tables():
+    table = random_table(60, 3, seed=4)
+    table = with_cases(table, [f"case {i % 23:02d}" for i in range(60)])
+    found = bootstrap_intervals(table, rounds=40, level=0.8, seed=7)
+    patients = sorted(set(patient_ids(table)))
+    rows = []
+    for number in range(40):
+        drawn = np.random.default_rng([7, number]).integers(23, size=23)
+        slides = [
+            replace(prediction, slide_id=f"{draw}-{prediction.slide_id}")
+            for draw, index in enumerate(drawn)
+            for prediction in table.predictions
+            if prediction.case_id == patients[index]
+        ]
+        metrics = slide_metrics(PredictionTable(tuple(slides), table.class_names))
+        rows.append([getattr(metrics, name) for name in METRIC_NAMES])
+    own = slide_metrics(table)
+    for interval, column in zip(found.metrics, np.array(rows).T, strict=True):
+        defined = column[~np.isnan(column)]
+        assert interval.num_rounds == len(defined)
+        if len(defined):
+            assert interval.value == getattr(own, interval.name)
+            assert interval.low == pytest.approx(np.quantile(defined, 0.1), abs=1e-12)
+            assert interval.high == pytest.approx(np.quantile(defined, 0.9), abs=1e-12)
+            assert interval.low < interval.high
+        else:
+            assert interval.name == "sensitivity_at_95_specificity"
+            assert math.isnan(interval.low)
+            assert math.isnan(interval.high)
+            assert math.isnan(interval.value)
+    assert tuple(interval.name for interval in found.metrics) == METRIC_NAMES
+    assert (found.num_patients, found.num_slides, found.rounds, found.level) == (23, 60, 40, 0.8)
+
+
+def test_coverage_of_a_known_auc():
+    # Scores normal around 0 and 1: the area is Φ(1 / √2). Of 150 tables, a coverage of .95 has a
+    # standard error of .018; with 80 slides the percentile interval covers a little less.
+    truth = stats.norm.cdf(1 / math.sqrt(2))
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    nothing = np.zeros(2)
+    covered = 0
+    for _ in range(150):
+        p = 1 / (1 + np.exp(-rng.normal(labels)))
+        slides = (
+            Prediction(f"{i:02d}", "", int(y), np.array([1 - q, q]), nothing, 0.0, 0.0, 0.0)
+            for i, (q, y) in enumerate(zip(p, labels, strict=True))
+        )
+        table = PredictionTable(tuple(slides), ("normal", "tumour"))
+        interval = bootstrap_intervals(table, rounds=150).of("auc")
+        covered += interval.low <= truth <= interval.high
+    assert 0.88 <= covered / 150 <= 0.99
+
+
+def test_copies_of_a_slide_tell_nothing_new():
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.01, 0.99, 100)
+    labels = (rng.random(100) < p).astype(int)
+    once = without_patients(binary(p, labels))
+    copies = with_cases(
+        binary(np.repeat(p, 4), np.repeat(labels, 4)),
+        np.repeat([f"slide-{i:03d}" for i in range(100)], 4).tolist(),
+    )
+    expected, found = bootstrap_intervals(once, 200), bootstrap_intervals(copies, 200)
+    as_if_new = bootstrap_intervals(without_patients(copies), 200)
+    for name in METRIC_NAMES:
+        assert found.of(name).low == pytest.approx(expected.of(name).low, abs=1e-12)
+        assert found.of(name).high == pytest.approx(expected.of(name).high, abs=1e-12)
+    for name in ("accuracy", "auc", "brier", "nll"):
+        width = found.of(name).high - found.of(name).low
+        too_narrow = as_if_new.of(name).high - as_if_new.of(name).low
+        # Four times the slides halve it.
+        assert too_narrow / width == pytest.approx(0.5, abs=0.12)
+
+
+def test_rounds_without_a_class_are_left_out_and_counted():
+    # One positive among 6 patients is missing from (5/6)^6 = .335 of the rounds.
+    table = without_patients(binary(np.array([0.1, 0.2, 0.3, 0.6, 0.4, 0.5]), [0, 0, 0, 0, 0, 1]))
+    found = bootstrap_intervals(table, rounds=2000)
+    assert found.of("auc").num_rounds / 2000 == pytest.approx(1 - (5 / 6) ** 6, abs=0.035)
+    assert found.of("f1").num_rounds == found.of("auc").num_rounds
+    assert found.of("brier").num_rounds == 2000
+    assert 0 <= found.of("auc").low <= found.of("auc").value <= found.of("auc").high <= 1
+
+
+def test_undefined_stays_undefined():
+    table = without_patients(binary(np.array([0.1, 0.2, 0.3]), [0, 0, 0]))
+    auc = bootstrap_intervals(table, rounds=10).of("auc")
+    assert auc.num_rounds == 0
+    assert all(math.isnan(number) for number in (auc.value, auc.low, auc.high))
+
+
+def test_only_seed_and_patients_decide(monkeypatch):
+    table = random_table(50, seed=3)
+    shuffled = [table.predictions[i] for i in np.random.default_rng(0).permutation(50)]
+    shuffled = PredictionTable(tuple(shuffled), table.class_names)
+    found = bootstrap_intervals(table, 30)
+    again = bootstrap_intervals(shuffled, 30)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 150)
+    in_threes = bootstrap_intervals(table, 30)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 1)
+    one_by_one = bootstrap_intervals(table, 30)
+    for other in (again, in_threes, one_by_one):
+        for name in METRIC_NAMES:
+            assert other.of(name).low == pytest.approx(found.of(name).low, abs=1e-13)
+            assert other.of(name).high == pytest.approx(found.of(name).high, abs=1e-13)
+    other_seed = bootstrap_intervals(table, 30, seed=1)
+    assert other_seed.of("brier").low != found.of("brier").low
+
+
+def test_wider_at_a_higher_level():
+    table = random_table(80)
+    widths = []
+    for level in (0.5, 0.9, 0.99):
+        interval = bootstrap_intervals(table, 300, level).of("nll")
+        assert interval.low < interval.value < interval.high
+        widths.append(interval.high - interval.low)
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_unlabelled_slides_are_left_out():
+    probs = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
+    with_gap = without_patients(table_of(probs, [0, 1, None, 1]))
+    without = without_patients(table_of(probs, [0, 1, None, 1])).labelled()
+    found, expected = bootstrap_intervals(with_gap, 20), bootstrap_intervals(without, 20)
+    assert found.num_slides == 3
+    assert found.of("brier") == expected.of("brier")
+    with pytest.raises(PredictionError, match="at least one slide with a label"):
+        bootstrap_intervals(table_of(probs, [None] * 4))
+
+
+def test_one_patient_cannot_be_resampled():
+    table = with_cases(random_table(9), ["patient_1"] * 9)
+    with pytest.raises(PredictionError, match="all 9 slides with a label are of 'patient_1'"):
+        bootstrap_intervals(table)
+    assert bootstrap_intervals(without_patients(table), 5).num_patients == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "at least one round, but got 0"),
+        ({"level": 95.0}, "between 0 and 1, but got 95"),
+        ({"level": 0.0}, "between 0 and 1"),
+        ({"seed": -1}, "seed of at least 0"),
+    ],
+)
+def test_impossible_settings(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        bootstrap_intervals(random_table(4), **settings)
+
+
+def test_no_such_metric():
+    with pytest.raises(PredictionError, match=r"one of the metrics balanced.* got 'AUC'"):
+        bootstrap_intervals(random_table(4), 2).of("AUC")
