@@ -5,6 +5,7 @@ command line prints it without a traceback and exits with code 2.
 """
 
 __all__ = [
+    "AnnotationError",
     "BagError",
     "CheckpointError",
     "EmptyBagError",
@@ -53,6 +54,10 @@ class TrainingError(SgpmilError):
 
 class PredictionError(SgpmilError):
     """A table of predictions cannot be evaluated."""
+
+
+class AnnotationError(SgpmilError):
+    """Annotations are unreadable, or do not fit the slides."""
 
 
 class RunFolderError(SgpmilError):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sgpmil.evaluation import Prediction, read_predictions, write_prediction_folder
-from sgpmil.evaluation.conformal import fit_conformal
-from sgpmil.evaluation.deferral import fit_deferral
+from sgpmil.evaluation.uncertainty.conformal import fit_conformal
+from sgpmil.evaluation.uncertainty.deferral import fit_deferral
 from sgpmil.models import build_model, save_model
 
 CLASSES = ("normal", "tumor")

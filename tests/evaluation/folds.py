@@ -3,7 +3,7 @@
 import numpy as np
 
 from sgpmil.bags.splits import Fold
-from sgpmil.evaluation.comparability import FoldPredictions
+from sgpmil.evaluation.comparison.comparability import FoldPredictions
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 

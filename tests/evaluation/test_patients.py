@@ -10,7 +10,7 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.patients import by_patient, patient_ids, without_patients
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty import error_auroc
+from sgpmil.evaluation.uncertainty.measures import error_auroc
 
 from .tables import random_scores, random_table, table_of
 

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.image import imread
 
 from sgpmil.bags.splits import Fold
-from sgpmil.evaluation.comparability import FoldPredictions
-from sgpmil.evaluation.comparison import compare
+from sgpmil.evaluation.comparison.comparability import FoldPredictions
+from sgpmil.evaluation.comparison.compare import compare
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.report.comparison_figures import comparison_figure, write_comparison_figure

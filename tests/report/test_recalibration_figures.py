@@ -8,9 +8,9 @@ from sklearn.calibration import calibration_curve
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import expected_calibration_error
-from sgpmil.evaluation.conformal import fit_conformal
-from sgpmil.evaluation.set_metrics import set_metrics
-from sgpmil.evaluation.temperature import fit_temperature
+from sgpmil.evaluation.uncertainty.conformal import fit_conformal
+from sgpmil.evaluation.uncertainty.set_metrics import set_metrics
+from sgpmil.evaluation.uncertainty.temperature import fit_temperature
 from sgpmil.report.recalibration_figures import set_figure, temperature_figure
 from tests.evaluation.tables import table_of
 from tests.evaluation.uncertain_tables import model_table

@@ -5,9 +5,9 @@ from scipy.stats import ttest_ind
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.selective import risk_coverage
-from sgpmil.evaluation.uncertainty import uncertainty
-from sgpmil.evaluation.uncertainty_folds import uncertainty_over_folds
+from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
+from sgpmil.evaluation.uncertainty.measures import uncertainty
+from sgpmil.evaluation.uncertainty.selective import risk_coverage
 from sgpmil.report.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,

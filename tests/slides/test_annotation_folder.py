@@ -4,8 +4,9 @@ import pytest
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
+from sgpmil.errors import AnnotationError
 from sgpmil.slides.annotation_folder import open_annotations
-from sgpmil.slides.annotations import AnnotationError, RegionRule
+from sgpmil.slides.annotations import RegionRule
 from sgpmil.slides.bracs import bracs_rule
 
 from .drawings import feature, rectangle, write_asap, write_geojson, write_tiff

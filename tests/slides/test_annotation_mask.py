@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
+from sgpmil.errors import AnnotationError
 from sgpmil.slides import annotation_mask
 from sgpmil.slides.annotation_mask import AnnotationMask, mask_polygons, read_mask
-from sgpmil.slides.annotations import AnnotationError
 
 from .drawings import write_tiff
 

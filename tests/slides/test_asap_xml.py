@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
-from sgpmil.slides.annotations import AnnotationError, SkippedRegionWarning
+from sgpmil.errors import AnnotationError
+from sgpmil.slides.annotations import SkippedRegionWarning
 from sgpmil.slides.asap_xml import read_asap_xml
 
 from .drawings import rectangle, write_asap

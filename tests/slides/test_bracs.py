@@ -5,7 +5,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from shapely import box
 
-from sgpmil.slides.annotations import AnnotationError, Region, select_regions
+from sgpmil.errors import AnnotationError
+from sgpmil.slides.annotations import Region, select_regions
 from sgpmil.slides.bracs import bracs_rule
 from sgpmil.slides.patch_labels import patch_labels
 

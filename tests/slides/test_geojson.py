@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
-from sgpmil.slides.annotations import AnnotationError, SkippedRegionWarning
+from sgpmil.errors import AnnotationError
+from sgpmil.slides.annotations import SkippedRegionWarning
 from sgpmil.slides.geojson import read_geojson
 
 from .drawings import feature, rectangle, write_geojson

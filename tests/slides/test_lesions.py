@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from shapely import box
 from shapely.affinity import rotate, translate
 
+from sgpmil.errors import AnnotationError
 from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import AnnotationError, Annotations, Region
+from sgpmil.slides.annotations import Annotations, Region
 from sgpmil.slides.lesions import find_lesions, major_axis
 
 from .drawings import circle

@@ -35,7 +35,7 @@ def test_without_the_part(tmp_path, monkeypatch):
 
 def test_importing_the_room_loads_nothing_of_it():
     code = (
-        "import sys, sgpmil.slides, sgpmil.evaluation.instance_evaluation;"
+        "import sys, sgpmil.slides, sgpmil.evaluation.localisation.instance_evaluation;"
         "heavy = {'shapely', 'tifffile', 'imagecodecs', 'scipy', 'h5py'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -9,8 +9,8 @@ from sgpmil.cli.output import console, grid, metric_name, print_summary
 if TYPE_CHECKING:
     from sgpmil.evaluation.assessment import Assessment
     from sgpmil.evaluation.bootstrap import Intervals
-    from sgpmil.evaluation.instance_uncertainty import InstanceUncertaintyRow
-    from sgpmil.evaluation.localisation import LocalisationRow
+    from sgpmil.evaluation.localisation.instance_uncertainty import InstanceUncertaintyRow
+    from sgpmil.evaluation.localisation.localisation import LocalisationRow
 
 __all__ = ["print_assessment"]
 

@@ -10,7 +10,7 @@ from sgpmil.cli.output import console, grid
 from sgpmil.errors import PredictionError, RunFolderError
 
 if TYPE_CHECKING:
-    from sgpmil.evaluation.comparison_result import Comparison
+    from sgpmil.evaluation.comparison.result import Comparison
 
 __all__ = ["compare"]
 
@@ -32,9 +32,9 @@ def compare(
     overwrite: Overwrite = False,
 ) -> None:
     """Say whether one run is better than others, on the same test slides."""
-    from sgpmil.evaluation.comparison import compare as compare_runs
-    from sgpmil.evaluation.comparison_tables import write_comparison_tables
-    from sgpmil.evaluation.metric_kinds import metric_kind
+    from sgpmil.evaluation.comparison.compare import compare as compare_runs
+    from sgpmil.evaluation.comparison.metric_kinds import metric_kind
+    from sgpmil.evaluation.comparison.tables import write_comparison_tables
     from sgpmil.training.run_predictions import read_run_predictions
 
     paths = _named(runs)
@@ -84,8 +84,8 @@ def _named(runs: list[str]) -> dict[str, Path]:
 
 
 def _print(comparison: "Comparison") -> None:
-    from sgpmil.evaluation.metric_kinds import metric_kind
-    from sgpmil.evaluation.table_cells import delong_rows, fixed, p_value_rows, table_cell
+    from sgpmil.evaluation.comparison.cells import delong_rows, fixed, p_value_rows, table_cell
+    from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 
     rows = []
     for metric in comparison.metrics:

@@ -9,13 +9,17 @@ import typer
 
 from sgpmil.cli.output import console
 from sgpmil.errors import PredictionError, SettingsError
-from sgpmil.evaluation.conformal import ConformalPredictor, conformal_method, fit_conformal
-from sgpmil.evaluation.decisions import Decision
-from sgpmil.evaluation.deferral import DeferralRule, fit_deferral
 from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.prediction_folder import is_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty import uncertainty_measure
+from sgpmil.evaluation.uncertainty.conformal import (
+    ConformalPredictor,
+    conformal_method,
+    fit_conformal,
+)
+from sgpmil.evaluation.uncertainty.decisions import Decision
+from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
+from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 
 __all__ = [
     "Calibration",

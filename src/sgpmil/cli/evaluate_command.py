@@ -60,6 +60,17 @@ def evaluate(
     min_coverage: Annotated[
         float, typer.Option(help="Least share of a patch in the regions; 0 for any overlap.")
     ] = 0.5,
+    mask_downsample: Annotated[
+        float | None,
+        typer.Option(help="Side of a mask's pixel in level-0 pixels, where the file does not say."),
+    ] = None,
+    mpp: Annotated[
+        float | None,
+        typer.Option(
+            help="Level-0 micrometres a pixel: lesions are then joined and left out by size as in "
+            "CAMELYON16."
+        ),
+    ] = None,
     best_on_test: Annotated[
         bool,
         typer.Option(
@@ -81,7 +92,8 @@ def evaluate(
 ) -> None:
     """Measure predictions, ours or any other system's: right, calibrated, localised, sure."""
     from sgpmil.evaluation.assessment import AssessmentOptions, assess
-    from sgpmil.evaluation.instance_evaluation import InstanceOptions
+    from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
+    from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 
     if out is not None and (out / "metrics.parquet").exists() and not overwrite:
         raise RunFolderError(f"{out} holds an evaluation already. Replace it with --overwrite.")
@@ -95,11 +107,12 @@ def evaluate(
         instances=InstanceOptions(
             min_coverage=min_coverage,
             threshold="best_on_test" if best_on_test else "validation",
+            lesions=LesionSettings() if mpp is None else LesionSettings.camelyon16(mpp),
             pixels=pixels,
             seed=seed,
         ),
     )
-    labels = _annotations(annotations, regions)
+    labels = _annotations(annotations, regions, mask_downsample)
     folds = _folds(predictions, validation)
     assessment = assess(folds, labels, options)
     print_assessment(assessment, str(predictions), "patients" if patients else "slides")
@@ -117,10 +130,14 @@ def _folds(path: Path, validation: Path | None) -> "tuple[TestedFold, ...]":
     return found.folds
 
 
-def _annotations(folder: Path | None, regions: str | None) -> "AnnotationFolder | None":
+def _annotations(
+    folder: Path | None, regions: str | None, mask_downsample: float | None
+) -> "AnnotationFolder | None":
     if folder is None:
-        if regions is not None:
-            raise SettingsError("--regions names regions of --annotations. Add a folder of them.")
+        if regions is not None or mask_downsample is not None:
+            raise SettingsError(
+                "--regions and --mask-downsample are about --annotations. Add a folder of them."
+            )
         return None
     from sgpmil.slides.annotation_folder import ClassRule, open_annotations
     from sgpmil.slides.annotations import CAMELYON, RegionRule
@@ -134,7 +151,7 @@ def _annotations(folder: Path | None, regions: str | None) -> "AnnotationFolder 
             ("bracs",): bracs_rule,
         }
         rule = known.get(tuple(name.casefold() for name in names), RegionRule(positive=names))
-    return open_annotations(folder, rule)
+    return open_annotations(folder, rule, mask_downsample=mask_downsample)
 
 
 def _write(

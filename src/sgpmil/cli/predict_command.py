@@ -28,8 +28,8 @@ from sgpmil.cli.options import (
 )
 from sgpmil.cli.output import console, counting, facts, grid
 from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
-from sgpmil.evaluation.decisions import Decision, add_decisions, decide
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.decisions import Decision, add_decisions, decide
 
 __all__ = ["import_released", "predict"]
 

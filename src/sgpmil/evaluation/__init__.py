@@ -1,21 +1,30 @@
 """Predictions → metrics: what a model said of slides, and how right and how sure it was.
 
-================  ==============================================================================
-file              holds
-================  ==============================================================================
-predictor         a model and bags become predictions
-prediction        what a model says of one slide and of its instances
-prediction_table  the predictions of a set of slides
-prediction_folder the same as a folder, with the scores of the instances
-prediction_files  the same as a file (parquet, CSV)
-instance_files    the scores of a slide's instances as a file (HDF5)
-slide_metrics     accuracy, AUC, kappa and calibration over slides
-instance_metrics  how well instance scores find the positive instances
-calibration       adaptive and expected calibration error, Brier score, log-likelihood
-uncertainty       whether uncertainty points at the errors
-ranking           the area under the ROC curve and average precision
-summary           folds: evaluate one, summarise all, write the table
-================  ==============================================================================
+==================  ============================================================================
+file                holds
+==================  ============================================================================
+predictor           a model and bags become predictions
+prediction          what a model says of one slide and of its instances
+prediction_table    the predictions of a set of slides
+prediction_folder   the same as a folder, with the scores of the instances
+prediction_files    the same as a file (parquet, CSV)
+prediction_columns  the columns of such files, ours and other systems'
+instance_files      the scores of a slide's instances as a file (HDF5)
+slide_metrics       accuracy, AUC, kappa and calibration over slides
+operating_point     the sensitivity at a specificity
+calibration         adaptive and expected calibration error, Brier score, log-likelihood
+brier               the Brier score taken apart
+ranking             the area under the ROC curve and average precision
+patients            slides of the same patient
+bootstrap           confidence intervals by patient; `resampled_metrics` makes them fast
+instance_metrics    how well instance scores find the positive instances, in short
+localisation/       the same at length: annotations, thresholds, lesions
+uncertainty/        whether uncertainty points at the errors; temperature, prediction sets, deferral
+comparison/         whether one run is better than another
+lipschitz           how much a model can amplify a change of an instance
+summary             folds: evaluate one, summarise all, write the table
+assessment          all of it for a run; `assessment_files` writes it
+==================  ============================================================================
 
 A table of predictions is the only input, so the predictions of any other system are evaluated
 in the same way. Names are imported when they are first used.
@@ -25,6 +34,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold, assess
+    from sgpmil.evaluation.assessment_files import write_assessment
+    from sgpmil.evaluation.bootstrap import Interval, Intervals, bootstrap_intervals
+    from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
     from sgpmil.evaluation.calibration import (
         adaptive_calibration_error,
         brier_score,
@@ -32,21 +45,37 @@ if TYPE_CHECKING:
         negative_log_likelihood,
         reliability_curve,
     )
+    from sgpmil.evaluation.comparison.comparability import FoldPredictions, check_own_test_slides
+    from sgpmil.evaluation.comparison.compare import compare
+    from sgpmil.evaluation.comparison.delong import delong_test
+    from sgpmil.evaluation.comparison.result import Comparison
+    from sgpmil.evaluation.comparison.significance import (
+        corrected_t_test,
+        holm,
+        paired_t_test,
+        wilcoxon_test,
+    )
+    from sgpmil.evaluation.comparison.tables import write_comparison_tables
     from sgpmil.evaluation.instance_files import read_instance_scores, write_instance_scores
     from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_auc
+    from sgpmil.evaluation.lipschitz import lipschitz_paths
+    from sgpmil.evaluation.localisation.instance_evaluation import (
+        InstanceEvaluation,
+        InstanceOptions,
+        evaluate_instances,
+    )
+    from sgpmil.evaluation.operating_point import sensitivity_at_specificity
+    from sgpmil.evaluation.patients import by_patient, without_patients
     from sgpmil.evaluation.prediction import InstanceScores, Prediction
     from sgpmil.evaluation.prediction_files import (
         read_predictions,
         write_predictions,
         write_predictions_csv,
     )
-    from sgpmil.evaluation.prediction_folder import (
-        read_prediction_folder,
-        write_prediction_folder,
-    )
+    from sgpmil.evaluation.prediction_folder import read_prediction_folder, write_prediction_folder
     from sgpmil.evaluation.prediction_table import PredictionTable
     from sgpmil.evaluation.predictor import iter_predictions, predict
-    from sgpmil.evaluation.slide_metrics import SlideMetrics
+    from sgpmil.evaluation.slide_metrics import SlideMetrics, confusion_matrix
     from sgpmil.evaluation.summary import (
         FoldMetrics,
         MetricSummary,
@@ -55,31 +84,71 @@ if TYPE_CHECKING:
         summarise,
         write_metrics,
     )
-    from sgpmil.evaluation.uncertainty import error_auroc
+    from sgpmil.evaluation.uncertainty.conformal import fit_conformal
+    from sgpmil.evaluation.uncertainty.deferral import fit_deferral
+    from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
+    from sgpmil.evaluation.uncertainty.measures import error_auroc
+    from sgpmil.evaluation.uncertainty.selective import selective_prediction
+    from sgpmil.evaluation.uncertainty.temperature import fit_temperature
+    from sgpmil.evaluation.uncertainty.welch import correct_versus_wrong
 
 __all__ = [
+    "Assessment",
+    "AssessmentOptions",
+    "BrierDecomposition",
+    "Comparison",
     "FoldMetrics",
+    "FoldPredictions",
+    "InstanceEvaluation",
     "InstanceMetrics",
+    "InstanceOptions",
     "InstanceScores",
+    "Interval",
+    "Intervals",
     "MetricSummary",
     "Prediction",
     "PredictionTable",
     "SlideMetrics",
+    "TestedFold",
     "adaptive_calibration_error",
+    "assess",
+    "bootstrap_intervals",
+    "brier_decomposition",
     "brier_score",
+    "by_patient",
+    "check_own_test_slides",
+    "compare",
+    "confusion_matrix",
+    "correct_versus_wrong",
+    "corrected_t_test",
+    "delong_test",
     "error_auroc",
     "evaluate",
+    "evaluate_instances",
     "expected_calibration_error",
+    "fit_conformal",
+    "fit_deferral",
+    "fit_temperature",
+    "holm",
     "instance_auc",
     "iter_predictions",
+    "lipschitz_paths",
     "negative_log_likelihood",
+    "paired_t_test",
     "predict",
     "read_instance_scores",
     "read_metrics",
     "read_prediction_folder",
     "read_predictions",
     "reliability_curve",
+    "selective_prediction",
+    "sensitivity_at_specificity",
     "summarise",
+    "uncertainty_over_folds",
+    "wilcoxon_test",
+    "without_patients",
+    "write_assessment",
+    "write_comparison_tables",
     "write_instance_scores",
     "write_metrics",
     "write_prediction_folder",
@@ -88,28 +157,62 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Assessment": "assessment",
+    "AssessmentOptions": "assessment",
+    "BrierDecomposition": "brier",
+    "Comparison": "comparison.result",
     "FoldMetrics": "summary",
+    "FoldPredictions": "comparison.comparability",
+    "InstanceEvaluation": "localisation.instance_evaluation",
     "InstanceMetrics": "instance_metrics",
+    "InstanceOptions": "localisation.instance_evaluation",
     "InstanceScores": "prediction",
+    "Interval": "bootstrap",
+    "Intervals": "bootstrap",
     "MetricSummary": "summary",
     "Prediction": "prediction",
     "PredictionTable": "prediction_table",
     "SlideMetrics": "slide_metrics",
+    "TestedFold": "assessment",
     "adaptive_calibration_error": "calibration",
+    "assess": "assessment",
+    "bootstrap_intervals": "bootstrap",
+    "brier_decomposition": "brier",
     "brier_score": "calibration",
-    "error_auroc": "uncertainty",
+    "by_patient": "patients",
+    "check_own_test_slides": "comparison.comparability",
+    "compare": "comparison.compare",
+    "confusion_matrix": "slide_metrics",
+    "correct_versus_wrong": "uncertainty.welch",
+    "corrected_t_test": "comparison.significance",
+    "delong_test": "comparison.delong",
+    "error_auroc": "uncertainty.measures",
     "evaluate": "summary",
+    "evaluate_instances": "localisation.instance_evaluation",
     "expected_calibration_error": "calibration",
+    "fit_conformal": "uncertainty.conformal",
+    "fit_deferral": "uncertainty.deferral",
+    "fit_temperature": "uncertainty.temperature",
+    "holm": "comparison.significance",
     "instance_auc": "instance_metrics",
     "iter_predictions": "predictor",
+    "lipschitz_paths": "lipschitz",
     "negative_log_likelihood": "calibration",
+    "paired_t_test": "comparison.significance",
     "predict": "predictor",
     "read_instance_scores": "instance_files",
     "read_metrics": "summary",
     "read_prediction_folder": "prediction_folder",
     "read_predictions": "prediction_files",
     "reliability_curve": "calibration",
+    "selective_prediction": "uncertainty.selective",
+    "sensitivity_at_specificity": "operating_point",
     "summarise": "summary",
+    "uncertainty_over_folds": "uncertainty.folds",
+    "wilcoxon_test": "comparison.significance",
+    "without_patients": "patients",
+    "write_assessment": "assessment_files",
+    "write_comparison_tables": "comparison.tables",
     "write_instance_scores": "instance_files",
     "write_metrics": "summary",
     "write_prediction_folder": "prediction_folder",

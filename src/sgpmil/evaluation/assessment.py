@@ -8,7 +8,7 @@ import numpy as np
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
 from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
-from sgpmil.evaluation.instance_evaluation import (
+from sgpmil.evaluation.localisation.instance_evaluation import (
     InstanceEvaluation,
     InstanceOptions,
     evaluate_instances,
@@ -17,7 +17,7 @@ from sgpmil.evaluation.patients import by_patient, patient_ids, without_patients
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import confusion_matrix
 from sgpmil.evaluation.summary import FoldMetrics, MetricSummary, evaluate, summarise
-from sgpmil.evaluation.uncertainty_folds import FoldsUncertainty, uncertainty_over_folds
+from sgpmil.evaluation.uncertainty.folds import FoldsUncertainty, uncertainty_over_folds
 from sgpmil.shapes import Int
 from sgpmil.slides.annotation_folder import AnnotationFolder
 

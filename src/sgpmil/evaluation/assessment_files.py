@@ -21,9 +21,9 @@ from typing import Any
 from sgpmil.bags.files import atomic_path
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.brier import BrierDecomposition
-from sgpmil.evaluation.froc import FALSE_POSITIVE_RATES
-from sgpmil.evaluation.instance_evaluation import InstanceFrocRow
-from sgpmil.evaluation.lesion_detection import LesionRow
+from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
+from sgpmil.evaluation.localisation.instance_evaluation import InstanceFrocRow
+from sgpmil.evaluation.localisation.lesion_detection import LesionRow
 from sgpmil.evaluation.slide_metrics import METRIC_NAMES
 from sgpmil.evaluation.summary import write_metrics
 

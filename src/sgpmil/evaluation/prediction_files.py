@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ def write_predictions(path: FilePath, table: PredictionTable) -> None:
 
 
 def write_predictions_csv(path: FilePath, table: PredictionTable) -> None:
-    """Write predictions for a spreadsheet; `read_predictions` reads them back, less the spreads.
+    """Write predictions for a spreadsheet; `read_predictions` reads them back, to six digits.
 
     Args:
         path: File to write; replaced whole where it exists.
@@ -73,14 +74,14 @@ def write_predictions_csv(path: FilePath, table: PredictionTable) -> None:
     columns = range(table.num_classes)
     with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            ["slide_id", "label", "predicted", *(f"p_{c}" for c in columns), "std", "entropy"]
-        )
+        names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *_MEASURES)
+        writer.writerow(["slide_id", "case_id", "label", "predicted", *names])
         for p in table.predictions:
-            numbers = (*p.probs, p.std[p.predicted_class], p.entropy)
+            numbers = (*p.probs, *p.std, *(getattr(p, name) for name in _MEASURES))
             label = "" if p.label is None else p.label
             name = table.class_names[p.predicted_class]
-            writer.writerow([p.slide_id, label, name, *(f"{n:.6f}" for n in numbers)])
+            cells = ("" if math.isnan(number) else f"{number:.6f}" for number in numbers)
+            writer.writerow([p.slide_id, p.case_id, label, name, *cells])
 
 
 def read_predictions(path: FilePath) -> PredictionTable:

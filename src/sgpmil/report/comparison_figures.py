@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from sgpmil.evaluation.comparison_result import Comparison
-from sgpmil.evaluation.metric_kinds import metric_kind
-from sgpmil.evaluation.table_cells import p_value
+from sgpmil.evaluation.comparison.cells import p_value
+from sgpmil.evaluation.comparison.metric_kinds import metric_kind
+from sgpmil.evaluation.comparison.result import Comparison
 from sgpmil.report.canvas import (
     COLOURS,
     GREY,

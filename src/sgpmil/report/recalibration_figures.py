@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import expected_calibration_error, reliability_curve
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.set_metrics import SetMetrics
-from sgpmil.evaluation.temperature import Temperature
-from sgpmil.evaluation.uncertainty_analysis import pooled_table
+from sgpmil.evaluation.uncertainty.analysis import pooled_table
+from sgpmil.evaluation.uncertainty.set_metrics import SetMetrics
+from sgpmil.evaluation.uncertainty.temperature import Temperature
 from sgpmil.report.canvas import COLOURS, GREY, SMALL_SIZE, TITLE_SIZE, new_figure, style_axes
 from sgpmil.shapes import Float, Int
 

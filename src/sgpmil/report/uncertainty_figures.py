@@ -10,11 +10,11 @@ from matplotlib.ticker import PercentFormatter
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.selective import risk_coverage, selective_prediction
-from sgpmil.evaluation.uncertainty import UncertaintyMeasure, uncertainty, wrong_slides
-from sgpmil.evaluation.uncertainty_analysis import pooled_table
-from sgpmil.evaluation.uncertainty_folds import FoldsUncertainty
-from sgpmil.evaluation.welch import CorrectVersusWrong, correct_versus_wrong
+from sgpmil.evaluation.uncertainty.analysis import pooled_table
+from sgpmil.evaluation.uncertainty.folds import FoldsUncertainty
+from sgpmil.evaluation.uncertainty.measures import UncertaintyMeasure, uncertainty, wrong_slides
+from sgpmil.evaluation.uncertainty.selective import risk_coverage, selective_prediction
+from sgpmil.evaluation.uncertainty.welch import CorrectVersusWrong, correct_versus_wrong
 from sgpmil.report.canvas import (
     COLOURS,
     GREY,

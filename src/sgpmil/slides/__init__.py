@@ -25,7 +25,6 @@ from sgpmil.slides.annotation_folder import AnnotationFolder, open_annotations
 from sgpmil.slides.annotation_mask import AnnotationMask, read_mask
 from sgpmil.slides.annotations import (
     CAMELYON,
-    AnnotationError,
     Annotations,
     Region,
     RegionRule,
@@ -40,7 +39,6 @@ from sgpmil.slides.patch_labels import patch_coverage, patch_labels
 
 __all__ = [
     "CAMELYON",
-    "AnnotationError",
     "AnnotationFolder",
     "AnnotationMask",
     "Annotations",

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
+from sgpmil.errors import AnnotationError
 from sgpmil.slides.annotation_mask import AnnotationMask, read_mask
 from sgpmil.slides.annotations import (
     CAMELYON,
-    AnnotationError,
     Annotations,
     RegionRule,
     select_regions,

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sgpmil.errors import AnnotationError
 from sgpmil.slides.annotation_files import read_annotations
 from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import AnnotationError, Annotations, RegionRule
+from sgpmil.slides.annotations import Annotations, RegionRule
 
 __all__ = ["AnnotationFolder", "ClassRule", "open_annotations"]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Bool
-from sgpmil.slides.annotations import AnnotationError, Annotations, Region
+from sgpmil.slides.annotations import Annotations, Region
 from sgpmil.slides.optional_part import require_package
 
 __all__ = ["AnnotationMask", "mask_polygons", "read_mask"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgpmil.errors import SgpmilError
+from sgpmil.errors import AnnotationError
 from sgpmil.slides.optional_part import require_package
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ else:
 
 __all__ = [
     "CAMELYON",
-    "AnnotationError",
     "Annotations",
     "Region",
     "RegionRule",
@@ -25,10 +24,6 @@ __all__ = [
 
 Unannotated = Literal["negative", "unknown"]
 """What tissue outside every region is: `negative` where the drawing is exhaustive."""
-
-
-class AnnotationError(SgpmilError):
-    """Annotations are unreadable, or do not fit the slides."""
 
 
 class SkippedRegionWarning(UserWarning):

@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float
-from sgpmil.slides.annotations import AnnotationError, Region, SkippedRegionWarning
+from sgpmil.slides.annotations import Region, SkippedRegionWarning
 from sgpmil.slides.polygons import area_of_rings
 
 __all__ = ["read_asap_xml"]

@@ -6,7 +6,8 @@ What lies outside every region is unknown: a slide of a malignant tumour has mor
 drawn. (`unannotated="negative"` is the variant that counts it as negative.)
 """
 
-from sgpmil.slides.annotations import AnnotationError, RegionRule, Unannotated
+from sgpmil.errors import AnnotationError
+from sgpmil.slides.annotations import RegionRule, Unannotated
 
 __all__ = ["bracs_rule"]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float
-from sgpmil.slides.annotations import AnnotationError, Region, SkippedRegionWarning
+from sgpmil.slides.annotations import Region, SkippedRegionWarning
 from sgpmil.slides.polygons import area_of_rings
 
 __all__ = ["read_geojson"]

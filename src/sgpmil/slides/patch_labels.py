@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float, Int
 from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import AnnotationError, Annotations
+from sgpmil.slides.annotations import Annotations
 from sgpmil.slides.optional_part import require_package
 
 if TYPE_CHECKING:

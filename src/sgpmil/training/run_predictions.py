@@ -7,7 +7,7 @@ from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.assessment import TestedFold
-from sgpmil.evaluation.comparability import FoldPredictions, check_own_test_slides
+from sgpmil.evaluation.comparison.comparability import FoldPredictions, check_own_test_slides
 from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.prediction_folder import is_prediction_folder, read_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable

@@ -1,0 +1,172 @@
+"""How well the scores of instances find the positive ones: at each threshold, and at one."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from sgpmil.evaluation.calibration import adaptive_calibration_error
+from sgpmil.evaluation.localisation.scored_slides import (
+    InstanceGroup,
+    Scope,
+    ScoredSlide,
+    ScoreName,
+    available_scores,
+    groups_of,
+    scored_slides,
+)
+from sgpmil.evaluation.localisation.threshold import (
+    ChosenThreshold,
+    Criterion,
+    ThresholdChoice,
+    call_metrics,
+    choose_threshold,
+)
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.ranking import auroc, average_precision
+
+__all__ = ["LocalisationRow", "localisation"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalisationRow:
+    """How well one score finds the positive instances; NaN where a number is not defined.
+
+    Args:
+        fold: Name of the fold.
+        score: The model's attention or evidence, or attention without knowledge.
+        scope: What was evaluated together (see `Scope`).
+        auc: Area under the ROC curve.
+        ap: Average precision; that of `uniform` is the share of positive instances.
+        balanced_accuracy: Mean recall of both kinds at the threshold.
+        accuracy: Share of right calls at the threshold.
+        f1: F1 at the threshold, which is the Dice coefficient.
+        ace: Adaptive calibration error of the scaled score s, as the distribution [1 - s, s].
+        threshold: Instances with at least this score are called positive.
+        num_slides: Number of slides.
+        num_instances: Number of instances whose label is known.
+        note: Why numbers are missing, or how the threshold was chosen where that was not on
+            validation slides.
+    """
+
+    fold: str
+    score: ScoreName
+    scope: Scope
+    auc: float
+    ap: float
+    balanced_accuracy: float
+    accuracy: float
+    f1: float
+    ace: float
+    threshold: float
+    num_slides: int
+    num_instances: int
+    note: str = ""
+
+    @property
+    def dice(self) -> float:
+        """The Dice coefficient, which of instances is F1."""
+        return self.f1
+
+
+def localisation(
+    test: PredictionTable,
+    validation: PredictionTable | None = None,
+    *,
+    threshold: ThresholdChoice = "validation",
+    criterion: Criterion = "balanced_accuracy",
+    positive_classes: Sequence[int] | None = None,
+    seed: int = 0,
+    fold: str = "",
+) -> tuple[LocalisationRow, ...]:
+    r"""Evaluate every score in every scope, beside attention without knowledge.
+
+    Scores are scaled to [0, 1] within each slide, over all of its instances. `per_slide` are
+    means over the positive slides with positive and negative instances. `pooled` takes the
+    instances of all slides with known instance labels together, those of negative slides
+    included; `pooled_raw` does so with scores as the model gives them, in which the size of a
+    slide shows (attention that sums to 1 is smaller in larger slides: see its `uniform` row).
+
+    The threshold is the best on the validation slides, for each score and scope, and never seen
+    by the test slides, unless `best_on_test` asks for what is often published.
+
+    Args:
+        test: Predictions with instance scores and labels.
+        validation: The same for the validation slides of the fold.
+        threshold: On which slides to choose the threshold.
+        criterion: What the threshold shall be best for.
+        positive_classes: Classes whose slides hold positive instances (default: all but 0).
+        seed: Seed of the `random` attention.
+        fold: Name of the fold.
+
+    Returns:
+        A row a score and scope.
+
+    Raises:
+        PredictionError: A score is not a finite number, or a class is not in the table.
+    """
+    rows = []
+    for score in available_scores(test):
+        slides = scored_slides(test, score, positive_classes=positive_classes, seed=seed)
+        others = (
+            None
+            if validation is None
+            else scored_slides(validation, score, positive_classes=positive_classes, seed=seed)
+        )
+        for scope in get_args(Scope):
+            chosen = choose_threshold(slides, others, scope, threshold, criterion)
+            note = chosen.reason and f"No threshold: {chosen.reason}."
+            if threshold == "best_on_test" and not note:
+                note = "The threshold is the best on the test slides themselves."
+            rows.append(_row(slides, score, scope, chosen, fold, note))
+    return tuple(rows)
+
+
+def _row(
+    slides: Sequence[ScoredSlide],
+    score: ScoreName,
+    scope: Scope,
+    threshold: ChosenThreshold,
+    fold: str,
+    note: str,
+) -> LocalisationRow:
+    groups = groups_of(slides, scope)
+
+    def mean(metric: Callable[..., float]) -> float:
+        return (
+            float(np.mean([metric(group.scores, group.positive) for group in groups]))
+            if groups
+            else math.nan
+        )
+
+    calls = [
+        call_metrics(group.scores >= threshold.value, group.positive)
+        for group in groups
+        if not math.isnan(threshold.value)
+    ]
+    return LocalisationRow(
+        fold=fold,
+        score=score,
+        scope=scope,
+        auc=mean(auroc),
+        ap=mean(average_precision),
+        balanced_accuracy=_mean([call.balanced_accuracy for call in calls]),
+        accuracy=_mean([call.accuracy for call in calls]),
+        f1=_mean([call.f1 for call in calls]),
+        ace=math.nan if scope == "pooled_raw" else _mean([_ace(group) for group in groups]),
+        threshold=threshold.value,
+        num_slides=len(groups) if scope == "per_slide" else len(slides),
+        num_instances=sum(len(group.scores) for group in groups),
+        note=note,
+    )
+
+
+def _ace(group: InstanceGroup) -> float:
+    columns = np.stack([1 - group.scores, group.scores], axis=1)
+    return adaptive_calibration_error(columns, group.positive.astype(np.int64))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

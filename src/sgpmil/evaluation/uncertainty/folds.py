@@ -1,0 +1,254 @@
+"""The uncertainty of several folds, averaged and pooled, as rows to print."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.analysis import (
+    METHODS,
+    MeasureAnalysis,
+    ScaledConfidence,
+    UncertaintyAnalysis,
+    measure_analysis,
+    pooled_table,
+    uncertainty_analysis,
+)
+from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES
+from sgpmil.evaluation.uncertainty.selective import COVERAGES
+from sgpmil.evaluation.uncertainty.set_metrics import SetMetrics, pooled_set_metrics
+
+__all__ = ["FoldsUncertainty", "UncertaintyRow", "uncertainty_over_folds"]
+
+_DASH = "–"
+
+_SHOWN = COVERAGES.index(0.8)
+"""The coverage that the grid has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncertaintyRow:
+    """One number of the uncertainty over folds.
+
+    Args:
+        name: What it is.
+        mean: Mean over the folds in which it is defined; NaN without any.
+        sd: Sample standard deviation over them; NaN for fewer than two.
+        values: Value of each fold, NaN where undefined.
+        pooled: The number over the slides of all folds together; NaN where there is none such.
+    """
+
+    name: str
+    mean: float
+    sd: float
+    values: tuple[float, ...]
+    pooled: float
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Name, mean ± sd and pooled number as they are printed; a dash where undefined."""
+        spread = "" if math.isnan(self.sd) else f" ± {self.sd:.3f}"
+        return self.name, f"{_told(self.mean)}{spread}", _told(self.pooled)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldsUncertainty:
+    """The uncertainty of several folds.
+
+    Args:
+        folds: Analysis of each fold.
+        pooled: Analysis of each measure over the slides of all folds together: single folds
+            have few errors.
+        pooled_sets: Prediction sets of all folds counted together; empty unless every fold has
+            validation slides.
+        notes: What to know of these numbers, a sentence each.
+    """
+
+    folds: tuple[UncertaintyAnalysis, ...]
+    pooled: tuple[MeasureAnalysis, ...]
+    pooled_sets: tuple[SetMetrics, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def measure_rows(self) -> tuple[UncertaintyRow, ...]:
+        """Error AUROC, AURC, excess AURC, selective accuracy and Welch's p of each measure."""
+        return tuple(
+            row
+            for number, pooled in enumerate(self.pooled)
+            for row in _rows(
+                [_measure_numbers(fold.measures[number]) for fold in self.folds],
+                _measure_numbers(pooled),
+                pooled.measure,
+            )
+        )
+
+    @property
+    def calibration_rows(self) -> tuple[UncertaintyRow, ...]:
+        """Temperature, calibration before and after it, and prediction sets."""
+        if not any(fold.scaled for fold in self.folds):
+            return ()
+        rows = list(_rows([_scaled_numbers(fold.scaled) for fold in self.folds], {}))
+        for number, method in enumerate(METHODS):
+            own = [_set_numbers(fold.sets[number] if fold.sets else None) for fold in self.folds]
+            pooled = _set_numbers(self.pooled_sets[number] if self.pooled_sets else None)
+            rows += _rows(own, pooled, method.upper())
+        return tuple(rows)
+
+    @property
+    def measure_header(self) -> tuple[str, ...]:
+        """Header of `measure_grid`."""
+        pooled = ("pooled",) if len(self.folds) > 1 else ()
+        shown = f"accuracy\nat {COVERAGES[_SHOWN]:.0%}"
+        return ("uncertainty", "error\nAUROC", *pooled, "AURC", "excess\nAURC", shown, "Welch\np")
+
+    @property
+    def measure_grid(self) -> tuple[tuple[str, ...], ...]:
+        """A row a measure that the predictions carry, narrow enough for a terminal.
+
+        The first number is the mean over folds of the error AUROC; all others are of the slides
+        of all folds together, for a fold without errors has no excess AURC, and means over
+        different folds could not be compared. Welch's p is that wrong slides are no less certain.
+        """
+        grid = []
+        for number, pooled in enumerate(self.pooled):
+            selective = pooled.selective
+            if math.isnan(selective.aurc):
+                continue
+            areas = [fold.measures[number].error_auroc for fold in self.folds]
+            grid.append(
+                (
+                    pooled.measure.replace("_", " "),
+                    _told(_mean(areas)),
+                    *([_told(pooled.error_auroc)] if len(areas) > 1 else []),
+                    _told(selective.aurc),
+                    _told(selective.excess_aurc),
+                    _told(selective.accuracies[_SHOWN]),
+                    _told_p(pooled.groups.p_one_sided),
+                )
+            )
+        return tuple(grid)
+
+
+def uncertainty_over_folds(
+    folds: Sequence[tuple[PredictionTable, PredictionTable | None]], coverage: float = 0.9
+) -> FoldsUncertainty:
+    """Analyse every fold, and the slides of all folds together.
+
+    Pooling puts predictions of several models side by side. Where test sets overlap, a slide
+    counts once a fold, so that Welch's p over the pooled slides is too small.
+
+    Args:
+        folds: Predictions of each fold's test slides, and of its validation slides where there
+            are any.
+        coverage: Share of slides that prediction sets promise to cover.
+
+    Raises:
+        PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
+    """
+    if not folds:
+        raise PredictionError(
+            "Expected at least one fold to analyse, but got none. Pass the predictions of one."
+        )
+    analyses = tuple(uncertainty_analysis(*fold, coverage) for fold in folds)
+    pooled = measure_analysis(pooled_table([test for test, _ in folds]))
+    sets: tuple[SetMetrics, ...] = ()
+    if all(fold.sets for fold in analyses):
+        sets = tuple(
+            pooled_set_metrics(of_method)
+            for of_method in zip(*(fold.sets for fold in analyses), strict=True)
+        )
+    welch = pooled[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
+    notes = (*_calibration_notes(analyses), *([welch] if welch else []))
+    return FoldsUncertainty(analyses, pooled, sets, notes)
+
+
+def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:
+    selective, groups = analysis.selective, analysis.groups
+    accuracies = {
+        f"accuracy at {coverage:.0%}": accuracy
+        for coverage, accuracy in zip(COVERAGES, selective.accuracies, strict=True)
+    }
+    return {
+        "error AUROC": analysis.error_auroc,
+        "AURC": selective.aurc,
+        "excess AURC": selective.excess_aurc,
+        **accuracies,
+        "Welch p, two-sided": groups.p_two_sided,
+        "Welch p, wrong less certain": groups.p_one_sided,
+    }
+
+
+def _scaled_numbers(scaled: ScaledConfidence | None) -> dict[str, float]:
+    if scaled is None:
+        return {}
+    return {
+        "temperature": scaled.temperature.value,
+        "ECE before": scaled.before.ece,
+        "ECE after": scaled.after.ece,
+        "ACE before": scaled.before.ace,
+        "ACE after": scaled.after.ace,
+        "NLL before": scaled.before.nll,
+        "NLL after": scaled.after.nll,
+    }
+
+
+def _set_numbers(sets: SetMetrics | None) -> dict[str, float]:
+    if sets is None:
+        return {}
+    return {
+        "set coverage": sets.coverage,
+        "set coverage of the worst class": float(np.nanmin(sets.class_coverage)),
+        "set size": sets.mean_size,
+        "sets of one class": sets.share_single,
+        "empty sets": sets.share_empty,
+    }
+
+
+def _rows(
+    folds: Sequence[dict[str, float]], pooled: dict[str, float], of: str = ""
+) -> list[UncertaintyRow]:
+    names = dict.fromkeys(name for numbers in folds for name in numbers)
+    return [
+        _row(
+            f"{name}, {of}" if of else name,
+            [numbers.get(name, math.nan) for numbers in folds],
+            pooled.get(name, math.nan),
+        )
+        for name in names
+    ]
+
+
+def _row(name: str, values: Sequence[float], pooled: float) -> UncertaintyRow:
+    defined = [value for value in values if not math.isnan(value)]
+    return UncertaintyRow(
+        name=name,
+        mean=_mean(values),
+        sd=float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan,
+        values=tuple(values),
+        pooled=pooled,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
+
+
+def _told(value: float) -> str:
+    return _DASH if math.isnan(value) else f"{value:.3f}"
+
+
+def _told_p(p: float) -> str:
+    return "<0.001" if p < 0.001 else _told(p)
+
+
+def _calibration_notes(folds: Sequence[UncertaintyAnalysis]) -> tuple[str, ...]:
+    """Say every note once, with the number of folds it is of."""
+    found = [note for fold in folds for note in fold.calibration_notes]
+    return tuple(
+        f"{note} ({found.count(note)} of {len(folds)} folds)" if len(folds) > 1 else note
+        for note in dict.fromkeys(found)
+    )
