@@ -25,6 +25,8 @@ def test_version(sgpmil):
         "train",
         "predict",
         "evaluate",
+        "compare",
+        "lipschitz",
         "experiment",
     ],
 )

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from sgpmil.evaluation.comparison.cells import p_value
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
+from sgpmil.evaluation.comparison.metric_kinds import MetricKind, metric_kind
 from sgpmil.evaluation.comparison.result import Comparison
 from sgpmil.report.canvas import (
     COLOURS,
@@ -108,7 +108,7 @@ def _draw_metric(axes: Axes, comparison: Comparison, metric: str, is_tilted: boo
     _draw_p_values(axes, comparison, metric, values)
     kind = metric_kind(metric)
     direction = "higher is better" if kind.higher_is_better else "lower is better"
-    style_axes(axes, title=kind.title, y_label=direction)
+    style_axes(axes, title=_title(kind), y_label=direction)
     axes.yaxis.label.set_fontsize(SMALL_SIZE)
     axes.title.set_fontsize(LABEL_SIZE)
     axes.set_xlim(-0.6, len(values) - 0.4)
@@ -149,3 +149,8 @@ def _legend(comparison: Comparison) -> str:
         f"Dots: folds, joined by a line. Numbers: p of whether {comparison.reference} is better "
         f"({comparison.marking}); ★ p < {comparison.alpha:g}."
     )
+
+
+def _title(kind: MetricKind) -> str:
+    # A panel is narrow.
+    return kind.title.replace("instance ", "inst. ")
