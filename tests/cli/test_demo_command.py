@@ -1,6 +1,9 @@
+import pytest
+
 import sgpmil.experiments.demo as demo
 
 
+@pytest.mark.slow
 def test_demo_says_it_is_digits_and_where_results_are(sgpmil, tmp_path, monkeypatch):
     from dataclasses import replace
 

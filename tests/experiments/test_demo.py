@@ -14,6 +14,7 @@ def test_demo_learns_where_the_digit_is(tmp_path):
     assert [path.name for path in made.figures] == ["reliability.png", "roc.png", "attention.png"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_result(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "DEMO_TRAINING", replace(demo.DEMO_TRAINING, epochs=1))
     first, again = (

@@ -106,10 +106,10 @@ def _run(
             jobs, out, processes=processes, conditions={"epochs": epochs}, overwrite=overwrite
         )
     except KeyboardInterrupt:
-        _show_table(out)
+        _show_table(out, jobs)
         typer.echo("Interrupted. Call again to go on.", err=True)
         raise typer.Exit(130) from None
-    _show_table(out)
+    _show_table(out, jobs)
     pairs = zip(jobs, results, strict=True)
     _report({job.file.key: found["error"] for job, found in pairs if not is_done(found)})
 
@@ -129,18 +129,19 @@ def _time(jobs: "list[Job]", out: Path) -> None:
     ]
     grid("Seconds an epoch", ("data set", "model", "s/epoch"), rows)
     if StudyPlan.read(out).jobs:
-        _show_table(out)
+        _show_table(out, jobs)
     _report({f"{f.data_set}/{f.model}": f.error for f in timed if f.error is not None})
 
 
-def _show_table(out: Path) -> None:
+def _show_table(out: Path, jobs: "list[Job]") -> None:
+    """Write the table of all that the folder holds, and print the data sets of these jobs."""
     from sgpmil.experiments.model_rows import read_rows
     from sgpmil.experiments.model_table import COLUMNS, cells, write_table
 
     rows = read_rows(out)
     if not rows:
         return
-    for data_set in dict.fromkeys(row.data_set for row in rows):
+    for data_set in dict.fromkeys(job.data_set.name for job in jobs):
         _print_fitting(data_set, COLUMNS, [cells(r) for r in rows if r.data_set == data_set])
     console.print(f"Written to {' and '.join(str(path) for path in write_table(out, rows))}")
 
