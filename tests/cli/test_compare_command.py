@@ -73,7 +73,7 @@ def test_runs_are_compared_printed_and_written(sgpmil, runs, tmp_path):
     assert float(row["p_corrected"]) == pytest.approx(corrected)
     assert f"{ours.mean():.3f} ± {ours.std(ddof=1):.3f}" in out
     assert f"{corrected:.2g} (" in out
-    assert "★ ours is better, p < 0.05" in out
+    assert "★: ours is better than this run, at p < 0.05" in out
     assert "Training sets of two folds share" in out
     for name in ("tables/comparison.md", "tables/comparison.tex", "figures/comparison.png"):
         assert (tmp_path / "comparison" / name).stat().st_size > 500

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from sgpmil.evaluation import read_metrics
+from sgpmil.evaluation import (
+    InstanceScores,
+    Prediction,
+    read_metrics,
+    write_prediction_folder,
+)
 
 
 def test_predictions_of_another_system(sgpmil, tmp_path):
@@ -87,3 +92,68 @@ def test_regions_need_annotations_and_a_run_no_validation(sgpmil, tmp_path):
     assert (code, "folder of annotations" in err) == (2, True)
     code, _, err = sgpmil("evaluate", tmp_path / "nothing")
     assert (code, "there is nothing" in err) == (2, True)
+
+
+def annotated(tmp_path):
+    """A positive slide of sixteen patches, half of them in a tumour with a hole, and a negative."""
+    rng = np.random.default_rng(0)
+    coords = np.array([[x, y] for x in range(0, 400, 100) for y in range(0, 400, 100)])
+    predictions = [
+        Prediction.from_samples(
+            name,
+            name,
+            label,
+            np.array([[0.8 - 0.6 * label, 0.2 + 0.6 * label]]),
+            InstanceScores(
+                rng.random(16),
+                np.zeros(16),
+                coords=coords,
+                patch_size=100,
+                # Not those of the annotations, which are to be believed.
+                instance_labels=np.arange(16) % 2,
+            ),
+        )
+        for name, label in (("pos", 1), ("neg", 0))
+    ]
+    write_prediction_folder(tmp_path / "predictions", predictions, ("normal", "tumour"))
+    folder = tmp_path / "xml"
+    folder.mkdir()
+
+    def region(group, left, top, right, bottom):
+        corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+        points = "".join(
+            f'<Coordinate Order="{i}" X="{x}" Y="{y}"/>' for i, (x, y) in enumerate(corners)
+        )
+        return (
+            f'<Annotation Name="a" Type="Polygon" PartOfGroup="{group}">'
+            f"<Coordinates>{points}</Coordinates></Annotation>"
+        )
+
+    drawn = region("Tumor", 0, 0, 200, 400) + region("Exclusion", 0, 0, 100, 100)
+    (folder / "pos.xml").write_text(
+        f"<ASAP_Annotations><Annotations>{drawn}</Annotations></ASAP_Annotations>"
+    )
+    truth = (coords[:, 0] < 200) & ~((coords[:, 0] == 0) & (coords[:, 1] == 0))
+    return predictions[0].instances.attention_mean, truth
+
+
+@pytest.mark.parametrize("regions", [(), ("--regions", "Tumor"), ("--regions", "camelyon")])
+def test_annotations_label_the_patches_with_their_holes(sgpmil, tmp_path, regions):
+    pytest.importorskip("shapely")
+    scores, truth = annotated(tmp_path)
+    where = ("--annotations", tmp_path / "xml", *regions)
+    code, said, _ = sgpmil("evaluate", tmp_path / "predictions", *where, "--out", tmp_path / "out")
+    assert code == 0
+    (fold,) = read_metrics(tmp_path / "out" / "metrics.parquet")
+    expected = roc_auc_score(truth, scores)
+    assert fold.instance.attention_auc == pytest.approx(expected)
+    assert said.count(f"{expected:.3f}") >= 2  # the same above and in the table of instances
+
+
+def test_regions_that_no_annotation_has_are_refused(sgpmil, tmp_path):
+    pytest.importorskip("shapely")
+    annotated(tmp_path)
+    where = ("--annotations", tmp_path / "xml", "--regions", "Tumour")
+    code, _, err = sgpmil("evaluate", tmp_path / "predictions", *where)
+    assert code == 2
+    assert "--regions" in err

@@ -151,3 +151,10 @@ def test_metadata_that_does_not_fit(tmp_path):
     pq.write_table(table.replace_schema_metadata({b"sgpmil": b"{"}), path)
     with pytest.raises(PredictionError, match="cannot be read"):
         read_predictions(path)
+
+
+def test_a_patient_that_is_not_available_is_none(tmp_path):
+    path = tmp_path / "na.csv"
+    rows = ["a,NA,1,0.2,0.8", "b,NA,0,0.7,0.3", "c,p1,0,0.9,0.1", "d,,1,0.4,0.6"]
+    path.write_text("\n".join(["slide_id,case_id,label,p_0,p_1", *rows]) + "\n")
+    assert [p.case_id for p in read_predictions(path).predictions] == ["a", "b", "p1", "d"]

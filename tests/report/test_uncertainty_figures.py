@@ -38,7 +38,7 @@ def test_boxes_are_the_quartiles_and_the_test_is_scipys():
             expected = np.quantile(group, [0.25, 0.75])
             np.testing.assert_allclose([corners.min(), corners.max()], expected)
         p = ttest_ind(values[wrong], values[~wrong], equal_var=False).pvalue
-        told = "Welch p < 0.001" if p < 0.001 else f"Welch p = {p:.3f}"
+        told = "two-sided p < 0.001" if p < 0.001 else f"two-sided p = {p:.3f}"
         assert texts_of(axes) == [told + (" *" if p < 0.05 else ", n.s.")]
         ticks = [label.get_text() for label in axes.get_xticklabels()]
         assert ticks == [f"correct\nn = {(~wrong).sum()}", f"wrong\nn = {wrong.sum()}"]
@@ -72,7 +72,7 @@ def test_few_wrong_slides(num_wrong):
     if num_wrong < 2:
         assert texts_of(axes) == ["no test"]
     else:
-        assert texts_of(axes)[0].startswith("Welch p")
+        assert texts_of(axes)[0].startswith("two-sided p")
 
 
 def test_risk_coverage_shows_measures_oracle_and_random():

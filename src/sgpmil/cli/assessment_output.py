@@ -16,6 +16,7 @@ __all__ = ["print_assessment"]
 
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
+_SCORES = ("attention", "evidence")
 _LOCALISATION = ("auc", "ap", "balanced_accuracy", "f1", "ace")
 
 
@@ -27,7 +28,8 @@ def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
         title: What it is of.
         unit: What was counted, slides or patients.
     """
-    print_summary(assessment.summary, f"{title}, by {unit}")
+    num = sum(fold.slide.num_slides for fold in assessment.folds)
+    print_summary(assessment.summary, f"{title}: {num:,} {unit}")
     _print_intervals(assessment)
     grid(
         f"Confusion, {unit} of each label (rows) and prediction (columns)",
@@ -39,16 +41,15 @@ def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
     )
     _print_brier(assessment)
     uncertainty = assessment.uncertainty
-    grid(
-        "Uncertainty: does it point at the errors?",
-        uncertainty.measure_header,
-        uncertainty.measure_grid,
-    )
+    grid(_errors(assessment, unit), uncertainty.measure_header, uncertainty.measure_grid)
     if uncertainty.calibration_rows:
         grid(
             "Temperature and prediction sets, fitted on validation slides",
-            ["", "mean ± sd", "pooled"],
-            [row.texts for row in uncertainty.calibration_rows],
+            ["", "mean ± sd", "pooled"] if len(uncertainty.folds) > 1 else ["", ""],
+            [
+                row.texts[: 3 if len(uncertainty.folds) > 1 else 2]
+                for row in uncertainty.calibration_rows
+            ],
         )
     _print_instances(assessment)
     for note in dict.fromkeys(assessment.notes):
@@ -78,11 +79,27 @@ def _ends(intervals: "Intervals", name: str) -> str:
     return f"{found.low:.3f}–{found.high:.3f}"
 
 
+def _errors(assessment: "Assessment", unit: str) -> str:
+    folds = assessment.uncertainty.folds
+    wrong, num = sum(fold.num_wrong for fold in folds), sum(fold.num_slides for fold in folds)
+    where = ""
+    if len(folds) > 1:
+        where = f", in {sum(fold.num_wrong > 0 for fold in folds)} of {len(folds)} folds"
+    return f"Does the uncertainty point at the errors? {wrong} of {num:,} {unit} are wrong{where}"
+
+
 def _print_brier(assessment: "Assessment") -> None:
     parts = assessment.brier
-    names = ("reliability", "resolution", "uncertainty")
-    told = ", ".join(f"{name} {_mean([getattr(p, name) for p in parts])}" for name in names)
-    console.print(f"Brier score, mean of its parts over folds: {told} (less resolution is worse).")
+
+    def mean(name: str) -> float:
+        return math.fsum(getattr(part, name) for part in parts) / len(parts)
+
+    within = mean("within_bin_variance") - mean("within_bin_covariance")
+    console.print(
+        f"Brier score {mean('score'):.3f} = reliability {mean('reliability'):.3f} − resolution "
+        f"{mean('resolution'):.3f} + uncertainty {mean('uncertainty'):.3f} "
+        f"{'+' if within >= 0 else '−'} {abs(within):.3f} within bins"
+    )
 
 
 def _print_instances(assessment: "Assessment") -> None:
@@ -93,8 +110,8 @@ def _print_instances(assessment: "Assessment") -> None:
     for row in found.localisation:
         groups.setdefault((row.score, row.scope), []).append(row)
     grid(
-        "Instances, mean over folds (uniform and random attention know nothing)",
-        ["score", "scope", "AUC", "AP", "balanced accuracy", "F1 = Dice", "ACE", "instances"],
+        "Instances (uniform and random attention know nothing)",
+        ["score", "scope", "AUC", "AP", "bal. acc.", "F1=Dice", "ACE", "n"],
         [
             [
                 score,
@@ -105,6 +122,10 @@ def _print_instances(assessment: "Assessment") -> None:
             for (score, scope), rows in groups.items()
         ],
     )
+    if any(math.isinf(row.threshold) for row in found.localisation if row.score in _SCORES):
+        console.print(
+            "For some scores, calling no instance positive was best on the validation slides."
+        )
     for note in dict.fromkeys(row.note for row in found.localisation if row.note):
         console.print(note)
     grid(
@@ -123,7 +144,7 @@ def _print_instances(assessment: "Assessment") -> None:
                 [
                     row.fold,
                     row.score,
-                    f"{row.froc.mean:.3f}",
+                    _told(row.froc.mean),
                     str(row.froc.num_lesions),
                     str(row.froc.num_slides),
                 ]
@@ -146,6 +167,8 @@ def _print_instances(assessment: "Assessment") -> None:
                 for row in found.pixels
             ],
         )
+        for note in dict.fromkeys(row.note for row in found.pixels if row.note):
+            console.print(note)
 
 
 def _grouped(

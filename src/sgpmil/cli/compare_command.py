@@ -99,9 +99,13 @@ def _print(comparison: "Comparison") -> None:
     num = len(comparison.folds)
     grid(f"{num} folds" if num > 1 else "One fold", ["metric", *comparison.runs], rows)
     if comparison.tests:
-        console.print(
-            f"★ {comparison.reference} is better, p < {comparison.alpha:g} ({comparison.marking})."
+        starred = any("★" in cell for row in rows for cell in row)
+        verdict = (
+            f"★: {comparison.reference} is better than this run"
+            if starred
+            else f"{comparison.reference} is not significantly better than any run in any metric"
         )
+        console.print(f"{verdict}, at p < {comparison.alpha:g} ({comparison.marking}).")
         adjusted = "; adjusted (Holm) in parentheses" if len(comparison.runs) > 2 else ""
         title = f"P of whether {comparison.reference} is better, across folds{adjusted}"
         grid(title, *p_value_rows(comparison))

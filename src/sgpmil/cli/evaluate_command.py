@@ -150,7 +150,10 @@ def _annotations(
             ("camelyon",): CAMELYON,
             ("bracs",): bracs_rule,
         }
-        rule = known.get(tuple(name.casefold() for name in names), RegionRule(positive=names))
+        # What CAMELYON excludes stays a hole, unless it is named as positive.
+        holes = tuple(hole for hole in CAMELYON.excluded if hole not in names)
+        own = RegionRule(positive=names, excluded=holes)
+        rule = known.get(tuple(name.casefold() for name in names), own)
     return open_annotations(folder, rule, mask_downsample=mask_downsample)
 
 

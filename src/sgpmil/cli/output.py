@@ -68,8 +68,8 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
         undefined = [metric for metric in undefined if not metric.name.startswith("evidence")]
     for metric in undefined:
         console.print(
-            f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of "
-            f"{num_folds} test sets (a class or the instance labels are missing there)."
+            f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of {num_folds} "
+            f"test sets ({_reason(metric.name)})."
         )
 
 
@@ -108,3 +108,11 @@ def counting(text: str, total: int | None) -> Iterator[Progress]:
 
 def _number(value: float) -> str:
     return "undefined" if math.isnan(value) else f"{value:.3f}"
+
+
+def _reason(name: str) -> str:
+    if name.startswith(("attention", "evidence")):
+        return "no instance labels, or of one kind, there"
+    if name == "sensitivity_at_95_specificity":
+        return "it needs two classes, both with slides"
+    return "a class has no slide there"

@@ -119,7 +119,8 @@ def predict(
             add_decisions(out / name, decisions)
     _print_least_certain(table, decisions)
     rules.tell(table, decisions)
-    console.print(f"Written to {out}: predictions.parquet, predictions.csv, attention/")
+    scores = ", attention/" if instances else ""
+    console.print(f"Written to {out}: predictions.parquet, predictions.csv{scores}")
     if labels is not None:
         console.print(f"Next: sgpmil evaluate {shlex.quote(str(out))}")
 

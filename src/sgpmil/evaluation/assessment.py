@@ -1,13 +1,15 @@
 """All that is measured of a run: slides, instances and uncertainty, fold by fold."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
 from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
+from sgpmil.evaluation.instance_metrics import InstanceMetrics
 from sgpmil.evaluation.localisation.instance_evaluation import (
     InstanceEvaluation,
     InstanceOptions,
@@ -125,8 +127,14 @@ def assess(
     if chosen.patients:
         pairs = [(by_patient(t), None if v is None else by_patient(v)) for t, v in pairs]
     tests = [test.labelled() for test, _ in pairs]
-    metrics = tuple(evaluate(test, fold.name) for test, fold in zip(tests, folds, strict=True))
-    notes = list(_shared_slides(tests)) if len(tests) > 1 else []
+    metrics = tuple(evaluate(test, fold.name) for (test, _), fold in zip(pairs, folds, strict=True))
+    if annotations is not None and instances is not None:
+        # The labels that the predictions carry, if any, are not those of the annotations.
+        metrics = tuple(replace(m, instance=_in_short(instances, m.fold)) for m in metrics)
+    num_slides = sum(len(test) for test, _ in pairs)
+    num_unknown = num_slides - sum(len(test) for test in tests)
+    notes = [f"{num_unknown} of {num_slides} slides have no label and are left out."]
+    notes = [*(notes if num_unknown else []), *(_shared_slides(tests) if len(tests) > 1 else [])]
     intervals: tuple[Intervals | None, ...] = ()
     if chosen.rounds:
         intervals = tuple(_intervals(test, chosen) for test in tests)
@@ -163,6 +171,22 @@ def _instances(
         annotations,
         options.instances,
         names=[fold.name for fold in folds],
+    )
+
+
+def _in_short(instances: InstanceEvaluation, fold: str) -> InstanceMetrics:
+    rows = {
+        row.score: row
+        for row in instances.localisation
+        if (row.fold, row.scope) == (fold, "per_slide")
+    }
+    evidence = rows.get("evidence")
+    return InstanceMetrics(
+        attention_auc=rows["attention"].auc,
+        evidence_auc=math.nan if evidence is None else evidence.auc,
+        attention_ap=rows["attention"].ap,
+        evidence_ap=math.nan if evidence is None else evidence.ap,
+        num_bags=rows["attention"].num_slides,
     )
 
 

@@ -27,13 +27,13 @@ import numpy as np
 from sgpmil.errors import PredictionError
 from sgpmil.shapes import Float
 
-__all__ = ["ColumnRoles", "Columns", "column_roles", "labels_of", "numbers_of"]
+__all__ = ["BLANK", "ColumnRoles", "Columns", "column_roles", "labels_of", "numbers_of"]
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by its name."""
 
 _PATIENT = ("case_id", "PATIENT", "patient")
-_BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
+BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _several(found: Sequence[str], where: str) -> PredictionError:
 
 
 def _number(value: Any, column: str, where: str) -> float:
-    if value is None or value in _BLANK:
+    if value is None or value in BLANK:
         return math.nan
     try:
         return float(value)
@@ -215,7 +215,7 @@ def _named_label(value: Any, index: Mapping[str, int], column: str, where: str) 
     text = str(value).strip()
     if text in index:  # before the blanks: a class may be called None
         return index[text]
-    if text in _BLANK:
+    if text in BLANK:
         return None
     if re.fullmatch(r"\d+\.0", text) and text[:-2] in index:  # 1.0: a column with blanks
         return index[text[:-2]]

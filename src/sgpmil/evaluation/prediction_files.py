@@ -14,7 +14,7 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
-from sgpmil.evaluation.prediction_columns import Columns, column_roles, labels_of, numbers_of
+from sgpmil.evaluation.prediction_columns import BLANK, Columns, column_roles, labels_of, numbers_of
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
 
 __all__ = [
@@ -175,6 +175,7 @@ def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) ->
             f"Expected at least one slide in {where}, but got none. Predict at least one slide."
         )
     patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
+    patients = ["" if patient in BLANK else patient for patient in patients]
     labels = labels_of(columns, roles, where)
     groups = (roles.probs, roles.stds, _MEASURES)
     probs, std, measures = (

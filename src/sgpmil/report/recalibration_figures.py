@@ -61,7 +61,9 @@ def temperature_figure(
         upper.tick_params(labelbottom=False, labelleft=first)
         lower.tick_params(labelleft=first)
         upper.set(xlim=(left, 1.0), ylim=(-0.02, 1.02))
-    slides = f"n = {len(known)}" if len(folds) == 1 else f"n = {len(known)}, {len(folds)} folds"
+    slides = (
+        f"n = {len(known)}" if len(folds) == 1 else f"n = {len(known)}, {len(folds)} folds together"
+    )
     title_above(figure, f"Reliability before and after temperature scaling ({slides})")
     return figure
 

@@ -228,7 +228,7 @@ def _draw_test(axes: Axes, groups: CorrectVersusWrong, highest: float) -> None:
     if np.isnan(p):
         told = "no test"
     else:
-        told = "Welch p < 0.001" if p < 0.001 else f"Welch p = {p:.3f}"
+        told = "two-sided p < 0.001" if p < 0.001 else f"two-sided p = {p:.3f}"
         told += " *" if p < 0.05 else ", n.s."
     axes.text(0.5, top + 0.01 * reach, told, ha="center", va="bottom", fontsize=LABEL_SIZE)
     axes.set_ylim(min(low, 0.0) if low > -0.05 * reach else low, top + 0.12 * reach)

@@ -5,6 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.calibration import expected_calibration_error
 from sgpmil.evaluation.uncertainty.analysis import uncertainty_analysis
 from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
 from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, uncertainty
@@ -33,7 +34,7 @@ def test_means_over_folds_and_the_area_of_all_slides(folds):
     rows = rows_of(found.measure_rows)
     for number, measure in enumerate(UNCERTAINTY_MEASURES):
         own = [uncertainty_analysis(*fold).measures[number] for fold in folds]
-        row = rows[f"error AUROC, {measure}"]
+        row = rows[f"{measure}: error AUROC"]
         values = [m.error_auroc for m in own]
         assert row.values == tuple(values)
         assert row.mean == pytest.approx(np.mean(values))
@@ -43,7 +44,7 @@ def test_means_over_folds_and_the_area_of_all_slides(folds):
         assert row.pooled == pytest.approx(roc_auc_score(wrong, scores))
         for position, coverage in enumerate(COVERAGES):
             accuracies = [m.selective.accuracies[position] for m in own]
-            name = f"accuracy at {coverage:.0%}, {measure}"
+            name = f"{measure}: accuracy at {coverage:.0%}"
             assert rows[name].mean == pytest.approx(np.mean(accuracies))
     assert len(rows) == 6 * 10
 
@@ -57,19 +58,25 @@ def test_calibration_rows(folds):
     assert math.isnan(rows["temperature"].pooled)
     assert rows["ECE after"].values == tuple(fold.scaled.after.ece for fold in own)
     covered = sum(int(fold.sets[1].class_covered.sum()) for fold in own)
-    assert rows["set coverage, APS"].pooled == pytest.approx(covered / 120)
+    assert rows["APS: coverage"].pooled == pytest.approx(covered / 120)
     sizes = [fold.sets[0].mean_size for fold in own]
-    assert rows["set size, LAC"].values == pytest.approx(sizes)
-    assert rows["set coverage of the worst class, LAC"].pooled == pytest.approx(
-        found.pooled_sets[0].class_coverage.min()
+    assert rows["LAC: classes in a set"].values == pytest.approx(sizes)
+    last = found.pooled_sets[0].class_names[-1]
+    assert rows[f"LAC: coverage of {last}"].pooled == pytest.approx(
+        found.pooled_sets[0].class_coverage[-1]
     )
+    probs = np.concatenate(
+        [fold.scaled.temperature.apply(t).probs for fold, (t, _) in zip(own, folds, strict=True)]
+    )
+    labels = np.concatenate([t.labels for t, _ in folds])
+    assert rows["ECE after"].pooled == pytest.approx(expected_calibration_error(probs, labels))
 
 
 def test_undefined_folds_do_not_spoil_the_mean(folds):
     right = table_of([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]], [0, 1], folds[0][0].class_names)
     found = uncertainty_over_folds([folds[0], (right, None), folds[1]])
     rows = rows_of(found.measure_rows)
-    area = rows["error AUROC, entropy"]
+    area = rows["entropy: error AUROC"]
     assert [math.isnan(value) for value in area.values] == [False, True, False]
     assert area.mean == pytest.approx(np.mean([area.values[0], area.values[2]]))
     assert not math.isnan(area.pooled)
@@ -77,10 +84,10 @@ def test_undefined_folds_do_not_spoil_the_mean(folds):
     temperature = rows_of(found.calibration_rows)["temperature"]
     assert [math.isnan(value) for value in temperature.values] == [False, True, False]
     assert found.pooled_sets == ()
-    assert math.isnan(rows_of(found.calibration_rows)["set coverage, LAC"].pooled)
-    # The fold without errors has an AURC of 0, which counts; its excess does not exist.
-    assert rows["AURC, entropy"].values[1] == 0.0
-    assert math.isnan(rows["excess AURC, entropy"].values[1])
+    assert math.isnan(rows_of(found.calibration_rows)["LAC: coverage"].pooled)
+    # The fold without errors has an AURC of 0, and nothing in excess of it; both count.
+    assert rows["entropy: AURC"].values[1] == 0.0
+    assert rows["entropy: excess AURC"].values[1] == 0
 
 
 def test_the_grid_shows_the_measures_that_are_there(folds):
@@ -95,17 +102,17 @@ def test_the_grid_shows_the_measures_that_are_there(folds):
     ]
     assert all(len(row) == len(found.measure_header) for row in found.measure_grid)
     rows = rows_of(found.measure_rows)
-    p = rows["Welch p, wrong less certain, entropy"].pooled
+    p = rows["entropy: Welch p, wrong less certain"].pooled
     assert found.measure_grid[2] == (
         "entropy",
-        f"{rows['error AUROC, entropy'].mean:.3f}",
-        f"{rows['error AUROC, entropy'].pooled:.3f}",
-        f"{rows['AURC, entropy'].pooled:.3f}",
-        f"{rows['excess AURC, entropy'].pooled:.3f}",
-        f"{rows['accuracy at 80%, entropy'].pooled:.3f}",
+        f"{rows['entropy: error AUROC'].mean:.3f}",
+        f"{rows['entropy: error AUROC'].pooled:.3f}",
+        f"{rows['entropy: AURC'].pooled:.3f}",
+        f"{rows['entropy: excess AURC'].pooled:.3f}",
+        f"{rows['entropy: accuracy at 80%'].pooled:.3f}",
         "<0.001" if p < 0.001 else f"{p:.3f}",
     )
-    area = rows["error AUROC, entropy"]
+    area = rows["entropy: error AUROC"]
     assert area.texts[1:] == (f"{area.mean:.3f} ± {area.sd:.3f}", f"{area.pooled:.3f}")
     assert found.measure_header[2] == "pooled"
     deterministic = table_of([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]], [0, 1, 0])
@@ -135,9 +142,9 @@ def test_undefined_is_a_dash():
     found = uncertainty_over_folds([(right, None)])
     (first, *_) = found.measure_grid
     assert found.measure_header[1:4] == ("error\nAUROC", "AURC", "excess\nAURC")
-    assert first[1:] == ("–", "0.000", "–", "1.000", "–")
+    assert first[1:] == ("–", "0.000", "0.000", "1.000", "–")
     assert found.calibration_rows == ()
-    assert rows_of(found.measure_rows)["error AUROC, std"].texts == ("error AUROC, std", "–", "–")
+    assert rows_of(found.measure_rows)["std: error AUROC"].texts == ("std: error AUROC", "–", "–")
     assert found.notes == (
         "Welch's test needs two correct and two wrong slides, but there are 2 and 0.",
     )

@@ -210,6 +210,12 @@ def _labelled(
     ]
     labelled = [(test.table, None if val is None else val.table) for test, val in found]
     everything = [one for pair in found for one in pair if one is not None]
+    unfitting = [name for one in everything for name in one.without_positive_region]
+    if unfitting and not any(one.annotated for one in everything):
+        raise AnnotationError(
+            f"Expected positive regions in the annotations of positive slides, but none of "
+            f"{len(set(unfitting))} has one. Name the regions that are positive (--regions)."
+        )
     unused = tuple(slide_id for slide_id in annotations.files if slide_id not in predicted)
     return labelled, _notes(everything, unused)
 

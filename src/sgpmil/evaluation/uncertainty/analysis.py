@@ -29,6 +29,7 @@ __all__ = [
     "UncertaintyAnalysis",
     "measure_analysis",
     "pooled_table",
+    "table_confidence",
     "uncertainty_analysis",
 ]
 
@@ -206,12 +207,17 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
 def _scaled(table: PredictionTable, temperature: Temperature) -> ScaledConfidence:
     return ScaledConfidence(
         temperature=temperature,
-        before=_confidence(table),
-        after=_confidence(temperature.apply(table)),
+        before=table_confidence(table),
+        after=table_confidence(temperature.apply(table)),
     )
 
 
-def _confidence(table: PredictionTable) -> Confidence:
+def table_confidence(table: PredictionTable) -> Confidence:
+    """Measure the calibration of labelled slides.
+
+    Args:
+        table: Predictions, all with a label.
+    """
     probs, labels = table.probs, table.labels
     return Confidence(
         ece=expected_calibration_error(probs, labels),

@@ -1,7 +1,7 @@
 """The uncertainty of several folds, averaged and pooled, as rows to print."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,13 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import (
     METHODS,
+    Confidence,
     MeasureAnalysis,
     ScaledConfidence,
     UncertaintyAnalysis,
     measure_analysis,
     pooled_table,
+    table_confidence,
     uncertainty_analysis,
 )
 from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES
@@ -64,12 +66,15 @@ class FoldsUncertainty:
             have few errors.
         pooled_sets: Prediction sets of all folds counted together; empty unless every fold has
             validation slides.
+        pooled_confidence: Calibration of all folds' slides together, before and after each fold's
+            temperature; empty unless every fold has validation slides.
         notes: What to know of these numbers, a sentence each.
     """
 
     folds: tuple[UncertaintyAnalysis, ...]
     pooled: tuple[MeasureAnalysis, ...]
     pooled_sets: tuple[SetMetrics, ...]
+    pooled_confidence: Mapping[str, float]
     notes: tuple[str, ...]
 
     @property
@@ -90,7 +95,9 @@ class FoldsUncertainty:
         """Temperature, calibration before and after it, and prediction sets."""
         if not any(fold.scaled for fold in self.folds):
             return ()
-        rows = list(_rows([_scaled_numbers(fold.scaled) for fold in self.folds], {}))
+        rows = list(
+            _rows([_scaled_numbers(fold.scaled) for fold in self.folds], self.pooled_confidence)
+        )
         for number, method in enumerate(METHODS):
             own = [_set_numbers(fold.sets[number] if fold.sets else None) for fold in self.folds]
             pooled = _set_numbers(self.pooled_sets[number] if self.pooled_sets else None)
@@ -102,7 +109,8 @@ class FoldsUncertainty:
         """Header of `measure_grid`."""
         pooled = ("pooled",) if len(self.folds) > 1 else ()
         shown = f"accuracy\nat {COVERAGES[_SHOWN]:.0%}"
-        return ("uncertainty", "error\nAUROC", *pooled, "AURC", "excess\nAURC", shown, "Welch\np")
+        welch = "one-sided\nWelch p"
+        return ("uncertainty", "error\nAUROC", *pooled, "AURC", "excess\nAURC", shown, welch)
 
     @property
     def measure_grid(self) -> tuple[tuple[str, ...], ...]:
@@ -160,9 +168,16 @@ def uncertainty_over_folds(
             pooled_set_metrics(of_method)
             for of_method in zip(*(fold.sets for fold in analyses), strict=True)
         )
+    confidence: dict[str, float] = {}
+    temperatures = [fold.scaled.temperature for fold in analyses if fold.scaled is not None]
+    if len(temperatures) == len(folds):
+        tests = [test for test, _ in folds]
+        after = [t.apply(test.labelled()) for t, test in zip(temperatures, tests, strict=True)]
+        confidence = _told_confidence(table_confidence(pooled_table(tests)), "before")
+        confidence |= _told_confidence(table_confidence(pooled_table(after)), "after")
     welch = pooled[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
     notes = (*_calibration_notes(analyses), *([welch] if welch else []))
-    return FoldsUncertainty(analyses, pooled, sets, notes)
+    return FoldsUncertainty(analyses, pooled, sets, confidence, notes)
 
 
 def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:
@@ -186,34 +201,42 @@ def _scaled_numbers(scaled: ScaledConfidence | None) -> dict[str, float]:
         return {}
     return {
         "temperature": scaled.temperature.value,
-        "ECE before": scaled.before.ece,
-        "ECE after": scaled.after.ece,
-        "ACE before": scaled.before.ace,
-        "ACE after": scaled.after.ace,
-        "NLL before": scaled.before.nll,
-        "NLL after": scaled.after.nll,
+        **_told_confidence(scaled.before, "before"),
+        **_told_confidence(scaled.after, "after"),
+    }
+
+
+def _told_confidence(found: Confidence, when: str) -> dict[str, float]:
+    return {
+        f"ECE {when}": found.ece,
+        f"ACE {when}": found.ace,
+        f"NLL {when}": found.nll,
     }
 
 
 def _set_numbers(sets: SetMetrics | None) -> dict[str, float]:
     if sets is None:
         return {}
+    of_class = {
+        f"coverage of {name}": float(value)
+        for name, value in zip(sets.class_names, sets.class_coverage, strict=True)
+    }
     return {
-        "set coverage": sets.coverage,
-        "set coverage of the worst class": float(np.nanmin(sets.class_coverage)),
-        "set size": sets.mean_size,
+        "coverage": sets.coverage,
+        **of_class,
+        "classes in a set": sets.mean_size,
         "sets of one class": sets.share_single,
-        "empty sets": sets.share_empty,
+        "empty, so given the top class": sets.share_empty,
     }
 
 
 def _rows(
-    folds: Sequence[dict[str, float]], pooled: dict[str, float], of: str = ""
+    folds: Sequence[Mapping[str, float]], pooled: Mapping[str, float], of: str = ""
 ) -> list[UncertaintyRow]:
     names = dict.fromkeys(name for numbers in folds for name in numbers)
     return [
         _row(
-            f"{name}, {of}" if of else name,
+            f"{of}: {name}" if of else name,
             [numbers.get(name, math.nan) for numbers in folds],
             pooled.get(name, math.nan),
         )

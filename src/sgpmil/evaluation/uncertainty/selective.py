@@ -70,8 +70,8 @@ class SelectivePrediction:
         aurc: Area under the curve; lower is better.
         oracle_aurc: Area where every correct slide comes before every wrong one: the least that
             this number of errors allows.
-        excess_aurc: Their difference; NaN where there is nothing to order: no errors, or errors
-            alone.
+        excess_aurc: Their difference; 0 where there is nothing to order, without errors or with
+            errors alone.
         accuracies: Accuracy at each of `COVERAGES`.
     """
 
@@ -132,12 +132,11 @@ def selective_prediction(
     wrong = wrong_slides(known)
     curve = risk_coverage(uncertainty(known, measure), wrong)
     oracle = risk_coverage(wrong.astype(np.float64), wrong).aurc
-    has_order = 0 < int(wrong.sum()) < len(wrong)
     return SelectivePrediction(
         measure=measure,
         curve=curve,
         aurc=curve.aurc,
         oracle_aurc=oracle,
-        excess_aurc=curve.aurc - oracle if has_order else math.nan,
+        excess_aurc=curve.aurc - oracle,
         accuracies=tuple(curve.accuracy_at(coverage) for coverage in COVERAGES),
     )
