@@ -158,3 +158,11 @@ def test_a_patient_that_is_not_available_is_none(tmp_path):
     rows = ["a,NA,1,0.2,0.8", "b,NA,0,0.7,0.3", "c,p1,0,0.9,0.1", "d,,1,0.4,0.6"]
     path.write_text("\n".join(["slide_id,case_id,label,p_0,p_1", *rows]) + "\n")
     assert [p.case_id for p in read_predictions(path).predictions] == ["a", "b", "p1", "d"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_whatever_separates_the_columns(tmp_path, mark):
+    path = tmp_path / "table.csv"
+    rows = [("slide_id", "label", "p_0", "p_1"), ("a", "1", "0.25", "0.75")]
+    path.write_text("\n".join(mark.join(row) for row in rows) + "\n")
+    assert read_predictions(path).probs.tolist() == [[0.25, 0.75]]

@@ -11,7 +11,7 @@ from sgpmil.evaluation.prediction_folder import write_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.training.run_folder import open_run
-from sgpmil.training.run_predictions import read_run_predictions
+from sgpmil.training.run_predictions import read_run_predictions, read_tested_folds
 
 FOLDS = (
     Fold("first", ("a", "b"), ("c",), ("d", "e")),
@@ -109,3 +109,42 @@ def test_nothing_there(tmp_path):
         read_run_predictions(tmp_path / "no")
     with pytest.raises(PredictionError, match=r"neither run\.json nor"):
         read_run_predictions(tmp_path)
+
+
+# With the scores of instances, and validation slides
+
+
+def test_tested_folds_have_instances_and_their_own_validation_slides(run):
+    run.write("first", table_of(FOLDS[0].test), table_of(FOLDS[0].val, seed=3))
+    first, second = read_tested_folds(run.path).folds
+    assert (first.name, second.name) == ("first", "second")
+    assert first.test.predictions[0].instances is not None
+    assert first.validation.slide_ids == ("c",)
+    assert second.validation is None
+    with pytest.raises(PredictionError, match="no --validation for the run"):
+        read_tested_folds(run.path, run.path / "fold-first")
+
+
+def test_the_folder_of_a_fold_brings_its_validation_slides(run, tmp_path):
+    run.write("first", table_of(FOLDS[0].test), table_of(FOLDS[0].val, seed=3))
+    (fold,) = read_tested_folds(run.fold("first")).folds
+    assert fold.validation.slide_ids == ("c",)
+    write_predictions(tmp_path / "other.parquet", table_of(("x", "y")))
+    (fold,) = read_tested_folds(run.fold("first"), tmp_path / "other.parquet").folds
+    assert fold.validation.slide_ids == ("x", "y")
+
+
+def test_folds_judged_on_slides_of_their_training_are_refused(run):
+    run.write("first", table_of(("a", "d")))
+    with pytest.raises(PredictionError, match="1 are in its training list"):
+        read_tested_folds(run.path)
+
+
+def test_tables_of_another_systems_folds_are_a_run(tmp_path):
+    for number in (0, 1, 10):
+        write_predictions_csv(tmp_path / f"fold_{number}.csv", table_of(("a", "b"), seed=number))
+    found = read_tested_folds(tmp_path).folds
+    assert [fold.name for fold in found] == ["fold_0", "fold_1", "fold_10"]
+    assert found[2].test.probs == pytest.approx(table_of(("a", "b"), seed=10).probs, abs=1e-6)
+    compared = read_run_predictions(tmp_path).folds
+    assert [fold.name for fold in compared] == ["fold_0", "fold_1", "fold_10"]

@@ -136,15 +136,22 @@ def _print_instances(assessment: "Assessment") -> None:
             for score, scope, stds, margins in _grouped(found.uncertainty)
         ],
     )
+    frocs = [row.froc for row in found.instance_froc if row.score == "attention"]
+    if frocs:
+        console.print(
+            f"FROC of instances as published for digit bags, attention: "
+            f"{_mean([froc.area for froc in frocs])} of at most "
+            f"{_mean([froc.ceiling for froc in frocs])}"
+        )
     if found.lesions:
         grid(
-            "Lesions (CAMELYON16's FROC): sensitivity, mean over 1/4 … 8 false positives a slide",
-            ["fold", "score", "mean", "lesions", "slides"],
+            "Lesions (CAMELYON16's FROC): sensitivity at false positives a slide, and their mean",
+            ["fold", "score", *(f"{rate:g}" for rate in _rates()), "mean", "lesions", "slides"],
             [
                 [
                     row.fold,
                     row.score,
-                    _told(row.froc.mean),
+                    *(_told(value) for value in (*row.froc.sensitivities, row.froc.mean)),
                     str(row.froc.num_lesions),
                     str(row.froc.num_slides),
                 ]
@@ -180,6 +187,12 @@ def _grouped(
         stds.append(row.std_auroc)
         margins.append(row.margin_auroc)
     return [(score, scope, *numbers) for (score, scope), numbers in groups.items()]
+
+
+def _rates() -> tuple[float, ...]:
+    from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
+
+    return FALSE_POSITIVE_RATES
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -207,7 +207,8 @@ def _number(value: Any, column: str, where: str) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise PredictionError(
-            f"Expected numbers in column '{column}' of {where}, but got {value!r}. Correct it."
+            f"Expected numbers in column '{column}' of {where}, but got {value!r}. Number the "
+            "classes from 0, or name the columns of probabilities p_<class>; write decimal points."
         ) from error
 
 

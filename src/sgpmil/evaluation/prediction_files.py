@@ -135,7 +135,11 @@ def _read_parquet(file: Path) -> tuple[Columns, tuple[str, ...] | None]:
 def _read_csv(file: Path) -> Columns:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            rows = [row for row in csv.reader(stream, strict=True) if row]
+            header_line = stream.readline()
+            stream.seek(0)
+            # Spreadsheets write semicolons where a comma is the decimal point, and tabs as .tsv.
+            mark = max(",;\t", key=header_line.count)
+            rows = [row for row in csv.reader(stream, delimiter=mark, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise PredictionError(
             f"Expected predictions as comma-separated text in '{file}', but it cannot be read "

@@ -161,5 +161,5 @@ def _check_distributions(
     refuse(
         np.flatnonzero(np.abs(probs.sum(axis=1) - 1) > SUM_TOLERANCE),
         "probabilities that sum to 1",
-        "Write the softmax over all classes.",
+        "Write the softmax over all classes, with more than two decimals.",
     )

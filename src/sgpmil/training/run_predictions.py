@@ -1,5 +1,6 @@
 """The predictions of a run, fold by fold, each of its own test slides."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.prediction_folder import is_prediction_folder, read_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.training.run_folder import VALIDATION, RunFolder, read_run
+
+_FOLD_TABLE = re.compile(r"(?:fold|split)[_-]?(\d+)\.(?:csv|parquet)")
 
 __all__ = ["RunPredictions", "TestedFolds", "read_run_predictions", "read_tested_folds"]
 
@@ -48,8 +51,9 @@ def read_run_predictions(path: Path | str) -> RunPredictions:
     """Read the predictions of a run, and check that each fold was judged on its own test slides.
 
     Args:
-        path: A run, or the predictions of one test set: a folder, a parquet or a CSV file. These
-            are a fold named 0 whose training slides are not known.
+        path: A run; the predictions of one test set (a folder, a parquet or a CSV file), which
+            are a fold named 0; or a folder of tables ``fold_<k>.csv`` as CLAM writes them. The
+            training slides of these are not known.
 
     Raises:
         RunFolderError: The run is damaged.
@@ -59,6 +63,11 @@ def read_run_predictions(path: Path | str) -> RunPredictions:
     """
     place = Path(path)
     if not _is_run(place):
+        tables = _fold_tables(place)
+        if tables:
+            return RunPredictions(
+                tuple(FoldPredictions.of(p.stem, read_predictions(p)) for p in tables)
+            )
         return RunPredictions((FoldPredictions.of("0", _read_table(place)),))
     run = read_run(place)
     # One after another: the scores of the instances of all folds may not fit in memory.
@@ -84,6 +93,9 @@ def read_tested_folds(path: Path | str, validation: Path | str | None = None) ->
     """
     place = Path(path)
     if not _is_run(place):
+        tables = _fold_tables(place)
+        if tables and validation is None:
+            return TestedFolds(tuple(TestedFold(p.stem, read_predictions(p)) for p in tables))
         own = place / VALIDATION
         if validation is None and is_prediction_folder(own):
             validation = own
@@ -109,6 +121,18 @@ def _is_run(place: Path) -> bool:
     return (place / "run.json").exists()
 
 
+def _fold_tables(place: Path) -> list[Path]:
+    """Find the tables of another system's folds."""
+    if not place.is_dir() or is_prediction_folder(place):
+        return []
+    found = {
+        int(match[1]): path
+        for path in place.iterdir()
+        if (match := _FOLD_TABLE.fullmatch(path.name.lower()))
+    }
+    return [found[number] for number in sorted(found)]
+
+
 def _read_table(place: Path) -> PredictionTable:
     if place.is_file():
         return read_predictions(place)
@@ -119,7 +143,7 @@ def _read_table(place: Path) -> PredictionTable:
     if not is_prediction_folder(place):
         raise PredictionError(
             f"Expected a run or predictions in '{place}', but it has neither run.json nor "
-            "predictions.parquet. Name the folder of a run."
+            "predictions.parquet nor fold_0.csv. Name the folder of a run."
         )
     return read_prediction_folder(place)
 
