@@ -88,6 +88,8 @@ def test_regions_need_annotations_and_a_run_no_validation(sgpmil, tmp_path):
     path = write_table(tmp_path / "test.csv")
     code, _, err = sgpmil("evaluate", path, "--regions", "Tumor")
     assert (code, "Add a folder" in err) == (2, True)
+    code, _, err = sgpmil("evaluate", path, "--pixels")
+    assert (code, "Add a folder" in err) == (2, True)
     code, _, err = sgpmil("evaluate", path, "--annotations", tmp_path / "none")
     assert (code, "folder of annotations" in err) == (2, True)
     code, _, err = sgpmil("evaluate", tmp_path / "nothing")

@@ -9,6 +9,7 @@ from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
 from sgpmil.evaluation.assessment_files import write_assessment
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
+from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.patients import by_patient
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -107,6 +108,11 @@ def test_impossible_requests(folds):
     with pytest.raises(SettingsError, match="rounds >= 0, but got -1"):
         assess(folds, options=AssessmentOptions(rounds=-1))
     assert assess(folds, options=AssessmentOptions(rounds=0)).intervals == ()
+    with pytest.raises(SettingsError, match=r"between 0 and 1, .* but got 90"):
+        assess(folds, options=AssessmentOptions(coverage=90.0))
+    asked = AssessmentOptions(instances=InstanceOptions(threshold="best_on_test"))
+    with pytest.raises(SettingsError, match="instance labels for --best-on-test"):
+        assess([TestedFold("0", table("x"))], options=asked)
 
 
 # Tables on disk

@@ -112,6 +112,8 @@ def evaluate(
             seed=seed,
         ),
     )
+    if annotations is None and (mpp is not None or pixels):
+        raise SettingsError("--mpp and --pixels are about --annotations. Add a folder of them.")
     labels = _annotations(annotations, regions, mask_downsample)
     folds = _folds(predictions, validation)
     assessment = assess(folds, labels, options)

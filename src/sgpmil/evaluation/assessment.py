@@ -118,6 +118,10 @@ def assess(
     chosen = options or AssessmentOptions()
     if chosen.rounds < 0:
         raise SettingsError(f"Expected bootstrap rounds >= 0, but got {chosen.rounds}.")
+    if not 0 < chosen.coverage < 1:
+        raise SettingsError(
+            f"Expected a coverage between 0 and 1, such as 0.9, but got {chosen.coverage:g}."
+        )
     if not folds:
         raise PredictionError(
             "Expected at least one finished fold, but got none. Go on with the run (--resume)."
@@ -165,6 +169,11 @@ def _instances(
         for prediction in fold.test.predictions
     )
     if annotations is None and not has_labels:
+        if options.instances.threshold == "best_on_test":
+            raise SettingsError(
+                "Expected instance labels for --best-on-test, but there are none. Give "
+                "--annotations, or leave it out."
+            )
         return None
     return evaluate_instances(
         [(fold.test, fold.validation) for fold in folds],

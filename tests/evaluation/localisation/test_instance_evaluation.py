@@ -88,10 +88,10 @@ def test_notes(tmp_path, folder):
     folds = [(drawn_table(("t0", "n0", "t9")), drawn_table(("t8", "t9", "t1", "t2")))] * 2
     found = evaluate_instances(folds, open_annotations(tmp_path))
     assert found.notes == (
-        "6 annotations are of no predicted slide: x0, x1, x2, x3, x4 and 1 more.",
-        "1 positive slides have no annotations and are left out: t9.",
-        "1 positive slides have annotations without a positive region and are left out: t8.",
-        "1 negative slides have annotations with a positive region; their label is believed: n0.",
+        "Annotations of no predicted slide: x0, x1, x2, x3, x4 and 1 more (6).",
+        "Positive slides without annotations, left out: t9 (1).",
+        "Positive slides whose annotations have no positive region, left out: t8 (1).",
+        "Negative slides whose annotations have a positive region, which is not believed: n0 (1).",
     )
 
 

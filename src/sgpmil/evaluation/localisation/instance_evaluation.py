@@ -225,21 +225,21 @@ def _notes(tables: Sequence[AnnotatedTable], unused: tuple[str, ...]) -> tuple[s
         return sorted({name for table in tables for name in getattr(table, attribute)})
 
     said = (
-        (list(unused), "annotations are of no predicted slide"),
+        (list(unused), "Annotations of no predicted slide"),
         (
             slides("without_annotations"),
-            "positive slides have no annotations and are left out",
+            "Positive slides without annotations, left out",
         ),
         (
             slides("without_positive_region"),
-            "positive slides have annotations without a positive region and are left out",
+            "Positive slides whose annotations have no positive region, left out",
         ),
         (
             slides("contradicted"),
-            "negative slides have annotations with a positive region; their label is believed",
+            "Negative slides whose annotations have a positive region, which is not believed",
         ),
     )
-    return tuple(f"{len(names)} {what}: {_some(names)}." for names, what in said if names)
+    return tuple(f"{what}: {_some(names)} ({len(names)})." for names, what in said if names)
 
 
 def _check(
