@@ -21,7 +21,7 @@ from sgpmil.evaluation.summary import evaluate
 from tests.evaluation.folds import kfold, run_of, slides_table
 from tests.evaluation.tables import random_scores, random_table
 
-PUBLIC = Path("/work/shared/data/public_splits")
+PUBLIC = Path(__file__).resolve().parents[4] / "shared" / "data" / "public_splits"
 FOLD = Fold("3", train=("slide-0", "slide-1"), val=("slide-2",), test=("slide-4", "slide-5"))
 
 

@@ -19,7 +19,7 @@ from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from tests.evaluation.instance_tables import instance_table, pairs
 
-COLON = Path(__file__).resolve().parents[3] / "shared" / "data" / "colon"
+COLON = Path(__file__).resolve().parents[4] / "shared" / "data" / "colon"
 
 
 def row_of(rows, score, scope):
