@@ -87,6 +87,15 @@ def test_folds_with_one_test_set_are_said(folds):
     assert not any("times on" in note for note in assess(folds, options=QUICK).notes)
 
 
+def test_slides_without_a_label_are_left_out_and_counted(folds):
+    slides = list(folds[0].test.predictions)
+    slides[:3] = [replace(slide, label=None) for slide in slides[:3]]
+    found = assess([replace(folds[0], test=PredictionTable(tuple(slides), ("normal", "tumour")))])
+    assert found.folds[0].slide.num_slides == 21
+    assert "3 of 24 slides have no label and are left out." in found.notes
+    assert not any("no label" in note for note in assess(folds, options=QUICK).notes)
+
+
 def test_a_placeholder_for_a_patient_is_said_and_slides_are_resampled():
     slides = tuple(replace(p, case_id="patient_1") for p in table("x").predictions)
     found = assess([TestedFold("0", PredictionTable(slides, ("normal", "tumour")))], options=QUICK)

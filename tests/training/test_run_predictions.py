@@ -141,10 +141,10 @@ def test_folds_judged_on_slides_of_their_training_are_refused(run):
 
 
 def test_tables_of_another_systems_folds_are_a_run(tmp_path):
-    for number in (0, 1, 10):
+    for number in (0, 2, 10):
         write_predictions_csv(tmp_path / f"fold_{number}.csv", table_of(("a", "b"), seed=number))
     found = read_tested_folds(tmp_path).folds
-    assert [fold.name for fold in found] == ["fold_0", "fold_1", "fold_10"]
+    assert [fold.name for fold in found] == ["fold_0", "fold_2", "fold_10"]
     assert found[2].test.probs == pytest.approx(table_of(("a", "b"), seed=10).probs, abs=1e-6)
     compared = read_run_predictions(tmp_path).folds
-    assert [fold.name for fold in compared] == ["fold_0", "fold_1", "fold_10"]
+    assert [fold.name for fold in compared] == ["fold_0", "fold_2", "fold_10"]
