@@ -9,12 +9,15 @@ __all__ = [
     "BagError",
     "CheckpointError",
     "EmptyBagError",
+    "EncoderError",
+    "ExtractionError",
     "LabelError",
     "MissingPartError",
     "PredictionError",
     "RunFolderError",
     "SettingsError",
     "SgpmilError",
+    "SlideError",
     "SplitError",
     "TrainingError",
 ]
@@ -54,6 +57,18 @@ class TrainingError(SgpmilError):
 
 class PredictionError(SgpmilError):
     """A table of predictions cannot be evaluated."""
+
+
+class SlideError(SgpmilError):
+    """A slide file is unreadable, or does not say what is needed of it."""
+
+
+class EncoderError(SgpmilError):
+    """A patch encoder is unknown, or its weights are missing or do not fit."""
+
+
+class ExtractionError(SgpmilError):
+    """Embeddings cannot be extracted into this folder."""
 
 
 class AnnotationError(SgpmilError):

@@ -16,6 +16,6 @@ in the tests only):
 ==========  =====================================================
 """
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
-__all__ = ["Bool", "Float", "Int"]
+__all__ = ["Bool", "Float", "Int", "UInt8"]

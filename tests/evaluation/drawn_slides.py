@@ -4,7 +4,7 @@ import numpy as np
 
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from tests.slides.drawings import rectangle, write_asap
+from tests.slides.annotations.drawings import rectangle, write_asap
 
 SIDE = 10
 COORDS = np.stack(np.meshgrid(np.arange(12), np.arange(8)), axis=-1).reshape(-1, 2) * SIDE

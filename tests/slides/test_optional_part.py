@@ -8,12 +8,11 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import MissingPartError
-from sgpmil.slides.annotation_mask import read_mask
-from sgpmil.slides.annotations import Annotations
-from sgpmil.slides.asap_xml import read_asap_xml
-from sgpmil.slides.patch_labels import patch_coverage
-
-from .drawings import rectangle, write_asap, write_tiff
+from sgpmil.slides.annotations.asap_xml import read_asap_xml
+from sgpmil.slides.annotations.mask import read_mask
+from sgpmil.slides.annotations.patch_labels import patch_coverage
+from sgpmil.slides.annotations.regions import Annotations
+from tests.slides.annotations.drawings import rectangle, write_asap, write_tiff
 
 
 def test_without_the_part(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from sgpmil.errors import RunFolderError, SettingsError
 
 if TYPE_CHECKING:
     from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold
-    from sgpmil.slides.annotation_folder import AnnotationFolder
+    from sgpmil.slides.annotations.folder import AnnotationFolder
 
 __all__ = ["evaluate"]
 
@@ -141,9 +141,9 @@ def _annotations(
                 "--regions and --mask-downsample are about --annotations. Add a folder of them."
             )
         return None
-    from sgpmil.slides.annotation_folder import ClassRule, open_annotations
-    from sgpmil.slides.annotations import CAMELYON, RegionRule
-    from sgpmil.slides.bracs import bracs_rule
+    from sgpmil.slides.annotations.bracs import bracs_rule
+    from sgpmil.slides.annotations.folder import ClassRule, open_annotations
+    from sgpmil.slides.annotations.regions import CAMELYON, RegionRule
 
     rule: RegionRule | ClassRule | None = None
     if regions is not None:

@@ -21,7 +21,7 @@ from sgpmil.evaluation.slide_metrics import confusion_matrix
 from sgpmil.evaluation.summary import FoldMetrics, MetricSummary, evaluate, summarise
 from sgpmil.evaluation.uncertainty.folds import FoldsUncertainty, uncertainty_over_folds
 from sgpmil.shapes import Int
-from sgpmil.slides.annotation_folder import AnnotationFolder
+from sgpmil.slides.annotations.folder import AnnotationFolder
 
 __all__ = ["Assessment", "AssessmentOptions", "TestedFold", "assess"]
 

@@ -1,59 +1,11 @@
-"""Whole slides: what experts drew on them, and what that says of each patch.
+"""Whole-slide files become tissue, patches and embeddings; what experts drew becomes labels.
 
 ================  ==============================================================================
-file              holds
+room              holds
 ================  ==============================================================================
-annotations       regions that someone drew on a slide, and the rule of which are positive
-asap_xml          regions from ASAP's XML (CAMELYON16, CAMELYON17)
-geojson           regions from GeoJSON (QuPath)
-bracs             the rule for the regions of BRACS
-polygons          rings as they were drawn become valid areas
-annotation_mask   a raster of the positive area, from a TIFF
-annotation_files  the annotations of a slide, from a file of any of these formats
-annotation_folder the annotations of many slides, a file a slide
-patch_labels      how much of each patch is positive, and the label that follows
-lesions           the connected lesions of a slide
-raster            annotations as an image
+annotations       what experts drew on slides, and what that says of each patch
 optional_part     the packages of the optional part `slides`, loaded when they are first needed
 ================  ==============================================================================
 
 All coordinates are level-0 pixels, x to the right and y down.
 """
-
-from sgpmil.slides.annotation_files import read_annotations
-from sgpmil.slides.annotation_folder import AnnotationFolder, open_annotations
-from sgpmil.slides.annotation_mask import AnnotationMask, read_mask
-from sgpmil.slides.annotations import (
-    CAMELYON,
-    Annotations,
-    Region,
-    RegionRule,
-    SkippedRegionWarning,
-    select_regions,
-)
-from sgpmil.slides.asap_xml import read_asap_xml
-from sgpmil.slides.bracs import bracs_rule
-from sgpmil.slides.geojson import read_geojson
-from sgpmil.slides.lesions import Lesions, find_lesions
-from sgpmil.slides.patch_labels import patch_coverage, patch_labels
-
-__all__ = [
-    "CAMELYON",
-    "AnnotationFolder",
-    "AnnotationMask",
-    "Annotations",
-    "Lesions",
-    "Region",
-    "RegionRule",
-    "SkippedRegionWarning",
-    "bracs_rule",
-    "find_lesions",
-    "open_annotations",
-    "patch_coverage",
-    "patch_labels",
-    "read_annotations",
-    "read_asap_xml",
-    "read_geojson",
-    "read_mask",
-    "select_regions",
-]

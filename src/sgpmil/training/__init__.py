@@ -10,3 +10,7 @@
   parts of `fit`
 - `progress`: the bar
 """
+
+from sgpmil.torchvision_import import mend_torchvision
+
+mend_torchvision()  # Lightning imports it in passing.

@@ -8,9 +8,10 @@ pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sg
 from sgpmil.errors import AnnotationError, PredictionError
 from sgpmil.evaluation.localisation.annotated import InstanceLabeller, slide_annotations
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides import annotation_folder, bracs_rule, open_annotations
+from sgpmil.slides.annotations import bracs_rule, open_annotations
+from sgpmil.slides.annotations import folder as annotation_folder
 from tests.evaluation.drawn_slides import COORDS, drawn_folder, drawn_table, prediction, truth
-from tests.slides.drawings import feature, rectangle, write_asap, write_geojson
+from tests.slides.annotations.drawings import feature, rectangle, write_asap, write_geojson
 
 
 @pytest.fixture

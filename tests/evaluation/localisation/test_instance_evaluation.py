@@ -16,10 +16,10 @@ from sgpmil.evaluation.localisation.localisation import localisation
 from sgpmil.evaluation.localisation.pixel_protocol import pixel_protocol
 from sgpmil.evaluation.localisation.scored_slides import scored_slides
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides import open_annotations
+from sgpmil.slides.annotations import open_annotations
 from tests.evaluation.drawn_slides import drawn_folder, drawn_table
 from tests.evaluation.instance_tables import instance_table
-from tests.slides.drawings import rectangle, write_asap
+from tests.slides.annotations.drawings import rectangle, write_asap
 
 
 @pytest.fixture

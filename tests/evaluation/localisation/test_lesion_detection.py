@@ -9,10 +9,10 @@ pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sg
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings, lesion_detection
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides import open_annotations
-from sgpmil.slides.bracs import bracs_rule
+from sgpmil.slides.annotations import open_annotations
+from sgpmil.slides.annotations.bracs import bracs_rule
 from tests.evaluation.drawn_slides import COORDS, drawn_folder, drawn_table, is_tumour, prediction
-from tests.slides.drawings import feature, rectangle, write_geojson
+from tests.slides.annotations.drawings import feature, rectangle, write_geojson
 
 LESIONS = {"t0": ["t0"], "t1": ["left", "right"], "t2": ["t2"]}
 

@@ -13,9 +13,9 @@ from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.localisation.pixel_protocol import PIXEL_THRESHOLDS, paint, pixel_protocol
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides import open_annotations
+from sgpmil.slides.annotations import open_annotations
 from tests.evaluation.drawn_slides import COORDS, drawn_folder, drawn_table, is_tumour, prediction
-from tests.slides.drawings import rectangle, write_asap, write_tiff
+from tests.slides.annotations.drawings import rectangle, write_asap, write_tiff
 
 
 def scores_at(coords, patch_size, attention=None):

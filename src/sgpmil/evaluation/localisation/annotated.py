@@ -10,10 +10,10 @@ from sgpmil.evaluation.localisation.scored_slides import positive_classes_of
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Int
-from sgpmil.slides.annotation_folder import AnnotationFolder
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations
-from sgpmil.slides.patch_labels import patch_labels
+from sgpmil.slides.annotations.folder import AnnotationFolder
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.patch_labels import patch_labels
+from sgpmil.slides.annotations.regions import Annotations
 
 __all__ = ["AnnotatedTable", "InstanceLabeller", "slide_annotations"]
 

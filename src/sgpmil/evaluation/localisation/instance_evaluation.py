@@ -20,7 +20,7 @@ from sgpmil.evaluation.localisation.pixel_protocol import PixelRow, pixel_protoc
 from sgpmil.evaluation.localisation.scored_slides import ScoreName, available_scores, scored_slides
 from sgpmil.evaluation.localisation.threshold import Criterion, ThresholdChoice
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides.annotation_folder import AnnotationFolder
+from sgpmil.slides.annotations.folder import AnnotationFolder
 
 __all__ = [
     "InstanceEvaluation",

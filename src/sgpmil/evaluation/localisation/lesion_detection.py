@@ -19,9 +19,9 @@ from sgpmil.evaluation.localisation.scored_slides import (
 )
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.slides.annotation_folder import AnnotationFolder
-from sgpmil.slides.annotations import Annotations
-from sgpmil.slides.lesions import Lesions, find_lesions
+from sgpmil.slides.annotations.folder import AnnotationFolder
+from sgpmil.slides.annotations.lesions import Lesions, find_lesions
+from sgpmil.slides.annotations.regions import Annotations
 
 __all__ = ["LesionRow", "LesionSettings", "lesion_detection"]
 

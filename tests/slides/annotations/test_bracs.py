@@ -6,9 +6,9 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 from shapely import box
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations import Region, select_regions
-from sgpmil.slides.bracs import bracs_rule
-from sgpmil.slides.patch_labels import patch_labels
+from sgpmil.slides.annotations.bracs import bracs_rule
+from sgpmil.slides.annotations.patch_labels import patch_labels
+from sgpmil.slides.annotations.regions import Region, select_regions
 
 DRAWN = [
     Region(box(0, 0, 10, 10), "DCIS"),

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from shapely import box
 from shapely.affinity import rotate
 
-from sgpmil.slides.annotation_mask import AnnotationMask, mask_polygons
-from sgpmil.slides.annotations import (
+from sgpmil.slides.annotations.mask import AnnotationMask, mask_polygons
+from sgpmil.slides.annotations.patch_labels import patch_coverage, patch_labels
+from sgpmil.slides.annotations.regions import (
     CAMELYON,
     AnnotationError,
     Annotations,
     Region,
     select_regions,
 )
-from sgpmil.slides.patch_labels import patch_coverage, patch_labels
 
 from .drawings import circle
 

@@ -7,8 +7,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides import annotation_mask
-from sgpmil.slides.annotation_mask import AnnotationMask, mask_polygons, read_mask
+from sgpmil.slides.annotations import mask
+from sgpmil.slides.annotations.mask import AnnotationMask, mask_polygons, read_mask
 
 from .drawings import write_tiff
 
@@ -32,11 +32,11 @@ def test_one_level(tmp_path, pixels, options):
 def test_of_a_pyramid_the_largest_level_that_fits(tmp_path, pixels, subifds, monkeypatch):
     path = write_tiff(tmp_path / "a.tif", pixels, levels=3, subifds=subifds)
     assert read_mask(path).downsample == 1
-    monkeypatch.setattr(annotation_mask, "MOST_PIXELS", 100 * 150)
+    monkeypatch.setattr(mask, "MOST_PIXELS", 100 * 150)
     half = read_mask(path)
     np.testing.assert_array_equal(half.pixels, pixels[::2, ::2] == 1)
     assert half.downsample == 2
-    monkeypatch.setattr(annotation_mask, "MOST_PIXELS", 10)
+    monkeypatch.setattr(mask, "MOST_PIXELS", 10)
     assert read_mask(path).downsample == 4
 
 

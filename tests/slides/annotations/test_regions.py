@@ -4,7 +4,7 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from shapely import box
 
-from sgpmil.slides.annotations import (
+from sgpmil.slides.annotations.regions import (
     CAMELYON,
     AnnotationError,
     Region,

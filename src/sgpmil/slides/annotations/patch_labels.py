@@ -6,8 +6,8 @@ import numpy as np
 
 from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float, Int
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import Annotations
 from sgpmil.slides.optional_part import require_package
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def patch_coverage(
 
     Example:
         >>> from shapely import box
-        >>> from sgpmil.slides.annotations import Region
+        >>> from sgpmil.slides.annotations.regions import Region
         >>> drawn = Annotations((Region(box(0, 0, 3, 8), "tumour"),))
         >>> patch_coverage(np.array([[0, 0], [2, 0], [4, 0]]), 2, drawn)
         array([1. , 0.5, 0. ])

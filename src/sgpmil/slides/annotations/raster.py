@@ -3,8 +3,8 @@
 import numpy as np
 
 from sgpmil.shapes import Bool
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import Annotations
 from sgpmil.slides.optional_part import require_package
 
 __all__ = ["rasterise"]
@@ -22,7 +22,7 @@ def rasterise(
 
     Example:
         >>> from shapely import box
-        >>> from sgpmil.slides.annotations import Region
+        >>> from sgpmil.slides.annotations.regions import Region
         >>> drawn = Annotations((Region(box(0, 0, 10, 4)),))
         >>> rasterise(drawn, 4, (2, 3)).astype(int)
         array([[1, 1, 0],

@@ -5,9 +5,9 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 import shapely
 
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations, Region
-from sgpmil.slides.raster import rasterise
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.raster import rasterise
+from sgpmil.slides.annotations.regions import Annotations, Region
 
 from .drawings import circle
 

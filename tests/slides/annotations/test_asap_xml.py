@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations import SkippedRegionWarning
-from sgpmil.slides.asap_xml import read_asap_xml
+from sgpmil.slides.annotations.asap_xml import read_asap_xml
+from sgpmil.slides.annotations.regions import SkippedRegionWarning
 
 from .drawings import rectangle, write_asap
 

@@ -7,7 +7,7 @@ drawn. (`unannotated="negative"` is the variant that counts it as negative.)
 """
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations import RegionRule, Unannotated
+from sgpmil.slides.annotations.regions import RegionRule, Unannotated
 
 __all__ = ["bracs_rule"]
 

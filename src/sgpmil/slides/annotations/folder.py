@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotation_files import read_annotations
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations, RegionRule
+from sgpmil.slides.annotations.files import read_annotations
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import Annotations, RegionRule
 
 __all__ = ["AnnotationFolder", "ClassRule", "open_annotations"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float
-from sgpmil.slides.annotations import Region, SkippedRegionWarning
-from sgpmil.slides.polygons import area_of_rings
+from sgpmil.slides.annotations.polygons import area_of_rings
+from sgpmil.slides.annotations.regions import Region, SkippedRegionWarning
 
 __all__ = ["read_geojson"]
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Bool, Float, Int
-from sgpmil.slides.annotation_mask import AnnotationMask, mask_polygons
-from sgpmil.slides.annotations import Annotations
+from sgpmil.slides.annotations.mask import AnnotationMask, mask_polygons
+from sgpmil.slides.annotations.regions import Annotations
 from sgpmil.slides.optional_part import require_package
 
 if TYPE_CHECKING:

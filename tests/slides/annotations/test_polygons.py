@@ -8,7 +8,7 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgpmil.slides.polygons import area_of_rings
+from sgpmil.slides.annotations.polygons import area_of_rings
 
 from .drawings import circle, rectangle
 

@@ -10,9 +10,9 @@ from shapely import box
 from shapely.affinity import rotate, translate
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import Annotations, Region
-from sgpmil.slides.lesions import find_lesions, major_axis
+from sgpmil.slides.annotations.lesions import find_lesions, major_axis
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import Annotations, Region
 
 from .drawings import circle
 

@@ -5,9 +5,9 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotation_folder import open_annotations
-from sgpmil.slides.annotations import RegionRule
-from sgpmil.slides.bracs import bracs_rule
+from sgpmil.slides.annotations.bracs import bracs_rule
+from sgpmil.slides.annotations.folder import open_annotations
+from sgpmil.slides.annotations.regions import RegionRule
 
 from .drawings import feature, rectangle, write_asap, write_geojson, write_tiff
 

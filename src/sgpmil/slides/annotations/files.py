@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotation_mask import AnnotationMask, read_mask
-from sgpmil.slides.annotations import (
+from sgpmil.slides.annotations.asap_xml import read_asap_xml
+from sgpmil.slides.annotations.geojson import read_geojson
+from sgpmil.slides.annotations.mask import AnnotationMask, read_mask
+from sgpmil.slides.annotations.regions import (
     CAMELYON,
     Annotations,
     RegionRule,
     select_regions,
 )
-from sgpmil.slides.asap_xml import read_asap_xml
-from sgpmil.slides.geojson import read_geojson
 
 __all__ = ["read_annotations"]
 

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations import SkippedRegionWarning
-from sgpmil.slides.geojson import read_geojson
+from sgpmil.slides.annotations.geojson import read_geojson
+from sgpmil.slides.annotations.regions import SkippedRegionWarning
 
 from .drawings import feature, rectangle, write_geojson
 

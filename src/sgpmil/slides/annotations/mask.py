@@ -14,7 +14,7 @@ import numpy as np
 
 from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Bool
-from sgpmil.slides.annotations import Annotations, Region
+from sgpmil.slides.annotations.regions import Annotations, Region
 from sgpmil.slides.optional_part import require_package
 
 __all__ = ["AnnotationMask", "mask_polygons", "read_mask"]

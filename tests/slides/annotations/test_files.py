@@ -5,9 +5,9 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotation_files import read_annotations
-from sgpmil.slides.annotation_mask import AnnotationMask
-from sgpmil.slides.annotations import RegionRule
+from sgpmil.slides.annotations.files import read_annotations
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import RegionRule
 
 from .drawings import feature, rectangle, write_asap, write_geojson, write_tiff
 
