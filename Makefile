@@ -32,7 +32,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e .
+	$(PIP) -e ".[slides,encoders]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -2,6 +2,7 @@
 
 The flow is the layout, a room a step::
 
+    slides       slide files become tissue, patches and embeddings
     bags         embeddings on disk become bags in memory
     gp           the sparse Gaussian process
     models       bags become logits, attention and evidence, with their posterior
@@ -72,7 +73,7 @@ _HOMES = {
     "read_bags": "bags",
     "read_splits": "bags",
 }
-_ROOMS = ("bags", "evaluation", "gp", "models", "training")
+_ROOMS = ("bags", "evaluation", "gp", "models", "slides", "training")
 
 
 def __getattr__(name: str) -> Any:

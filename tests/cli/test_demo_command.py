@@ -1,6 +1,6 @@
 import pytest
 
-import sgpmil.experiments.demo as demo
+import sgpmil.experiments.digits_demo as demo
 
 
 @pytest.mark.slow

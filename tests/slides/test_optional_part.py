@@ -18,7 +18,7 @@ from tests.slides.annotations.drawings import rectangle, write_asap, write_tiff
 def test_without_the_part(tmp_path, monkeypatch):
     xml = write_asap(tmp_path / "a.xml", [("Tumor", rectangle(0, 0, 1, 1))])
     tiff = write_tiff(tmp_path / "a.tif", np.ones((4, 4), dtype=np.uint8))
-    words = r"'{}' to read annotations, .*pip install 'sgpmil\[slides\]'"
+    words = r"'{}' to work with slides, .*pip install 'sgpmil\[slides\]'"
     monkeypatch.setitem(sys.modules, "shapely", None)
     with pytest.raises(MissingPartError, match=words.format("shapely")):
         read_asap_xml(xml)

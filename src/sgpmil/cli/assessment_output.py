@@ -9,7 +9,9 @@ from sgpmil.cli.output import console, grid, metric_name, print_summary
 if TYPE_CHECKING:
     from sgpmil.evaluation.assessment import Assessment
     from sgpmil.evaluation.bootstrap import Intervals
+    from sgpmil.evaluation.localisation.froc import Froc
     from sgpmil.evaluation.localisation.instance_uncertainty import InstanceUncertaintyRow
+    from sgpmil.evaluation.localisation.lesion_detection import LesionRow
     from sgpmil.evaluation.localisation.localisation import LocalisationRow
 
 __all__ = ["print_assessment"]
@@ -145,18 +147,12 @@ def _print_instances(assessment: "Assessment") -> None:
         )
     if found.lesions:
         grid(
-            "Lesions (CAMELYON16's FROC): sensitivity at false positives a slide, and their mean",
-            ["fold", "score", *(f"{rate:g}" for rate in _rates()), "mean", "lesions", "slides"],
+            "Lesions (CAMELYON16's FROC): sensitivity at false positives a slide, and their mean, "
+            "over folds",
+            ["score", *(f"{rate:g}" for rate in _rates()), "mean", "lesions"],
             [
-                [
-                    row.fold,
-                    row.score,
-                    *(_told(value) for value in (*row.froc.sensitivities, row.froc.mean)),
-                    str(row.froc.num_lesions),
-                    str(row.froc.num_slides),
-                ]
-                for row in found.lesions
-                if row.froc is not None
+                [score, *(_mean(column) for column in columns), str(num_lesions)]
+                for score, columns, num_lesions in _lesions_by_score(found.lesions)
             ],
         )
         for note in dict.fromkeys(row.note for row in found.lesions if row.note):
@@ -176,6 +172,25 @@ def _print_instances(assessment: "Assessment") -> None:
         )
         for note in dict.fromkeys(row.note for row in found.pixels if row.note):
             console.print(note)
+
+
+def _lesions_by_score(rows: "Sequence[LesionRow]") -> list[tuple[str, list[list[float]], int]]:
+    """Give each score's sensitivities and their mean, a list of folds each, and the lesions."""
+    groups: dict[str, list[Froc]] = {}
+    for row in rows:
+        if row.froc is not None:
+            groups.setdefault(row.score, []).append(row.froc)
+    return [
+        (
+            score,
+            [
+                *map(list, zip(*(froc.sensitivities for froc in frocs), strict=True)),
+                [froc.mean for froc in frocs],
+            ],
+            sum(froc.num_lesions for froc in frocs),
+        )
+        for score, frocs in groups.items()
+    ]
 
 
 def _grouped(

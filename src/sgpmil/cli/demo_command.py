@@ -1,5 +1,7 @@
-"""`sgpmil demo`: everything once, on data that comes with a package."""
+"""`sgpmil demo`: everything once, on data that comes with the package."""
 
+import shlex
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +13,18 @@ from sgpmil.cli.train_command import MODEL_NAMES
 
 __all__ = ["demo"]
 
+_ENCODER = "efficientnet-lite0"
+
 
 def demo(
-    run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    run: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("runs/demo"),
+    digits: Annotated[
+        bool,
+        typer.Option("--digits", help="Bags of handwritten digits instead: needs no slides part."),
+    ] = False,
     model: Annotated[str, typer.Option(help=f"{MODEL_NAMES}.")] = "sgpmil",
-    folds: Annotated[int, typer.Option(help="Number of folds.")] = 5,
+    num_slides: Annotated[int, typer.Option(help="Number of synthetic slides.")] = 40,
+    folds: Annotated[int, typer.Option(help="Number of folds of --digits.")] = 5,
     epochs: Annotated[
         int | None, typer.Option(help="Number of epochs; the model's own by default.")
     ] = None,
@@ -23,10 +32,78 @@ def demo(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train, predict and measure on bags of real handwritten digits (no download)."""
+    """Everything once: synthetic slides, embeddings, training, evaluation, maps (no download)."""
+    if digits:
+        _digits(run, model, folds, epochs, seed, resume, overwrite)
+        return
+    again = ["--resume"] * resume + ["--overwrite"] * overwrite
+    _slides(run, _steps(run, num_slides, model, epochs, seed, again))
+
+
+def _steps(
+    run: Path, num_slides: int, model: str, epochs: int | None, seed: int, again: list[str]
+) -> list[list[str]]:
+    """Write the demo down as commands."""
+    phantoms, embeddings = run / "phantoms", run / "embeddings"
+    features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
+    size = ("--size", "4096x3072")
+    length = () if epochs is None else ("--epochs", epochs)
+    steps: list[tuple[object, ...]] = [
+        ("phantom", phantoms, "--num-slides", num_slides, *size, "--seed", seed),
+        ("extract", phantoms / "slides", "--out", embeddings, "--encoder", _ENCODER),
+        (
+            *("train", "--features", features, "--labels", phantoms / "labels.csv"),
+            *("--run", run / "run", "--model", model, *length, "--seed", seed, *again),
+        ),
+        (
+            *("evaluate", run / "run", "--annotations", phantoms / "annotations"),
+            *("--out", run / "evaluation", "--overwrite"),
+        ),
+    ]
+    return [[str(word) for word in step] for step in steps]
+
+
+def _slides(run: Path, steps: list[list[str]]) -> None:
+    """Run the commands, then draw maps."""
+    from sgpmil.cli.main import app
+    from sgpmil.report.slide_maps import write_slide_maps
+    from sgpmil.slides.annotations import open_annotations
+    from sgpmil.training.run_predictions import read_tested_folds
+
+    start = time.perf_counter()
+    console.print(
+        "Synthetic slides (drawn, not patients'): half of them have a tumour on 5 % of the tissue. "
+        "The model is told the slides' labels alone. Each step is a command of its own:"
+    )
+    for step in steps:
+        console.print(f"\n$ sgpmil {shlex.join(step)}", style="bold")
+        app(step, standalone_mode=False)
+    maps = write_slide_maps(
+        run / "maps",
+        [fold.test for fold in read_tested_folds(run / "run").folds],
+        run / "phantoms" / "slides",
+        open_annotations(run / "phantoms" / "annotations"),
+    )
+    console.print("\nMaps of where the model looked, beside the slides and their tumours:")
+    for path in maps:
+        console.print(f"  {path}")
+    console.print(f"Evaluation: {run / 'evaluation'}")
+    console.print(f"All of it took {time.perf_counter() - start:.0f} s.")
+    console.print("Next, your own slides: sgpmil extract SLIDES --out EMBEDDINGS")
+
+
+def _digits(
+    run: Path,
+    model: str,
+    folds: int,
+    epochs: int | None,
+    seed: int,
+    resume: bool,
+    overwrite: bool,
+) -> None:
     import torch
 
-    from sgpmil.experiments.demo import run_demo
+    from sgpmil.experiments.digits_demo import run_demo
 
     # Bags of nine digits are too little work to share: a second thread only gets in the way.
     torch.set_num_threads(1)

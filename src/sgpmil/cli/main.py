@@ -22,7 +22,9 @@ from sgpmil.cli import (
     doctor_command,
     evaluate_command,
     experiment_command,
+    extract_command,
     lipschitz_command,
+    phantom_command,
     predict_command,
     train_command,
 )
@@ -56,6 +58,8 @@ def _options(
 app.command("demo")(demo_command.demo)
 app.command("doctor")(doctor_command.doctor)
 app.command("init")(train_command.init)
+app.command("phantom")(phantom_command.phantom)
+app.command("extract")(extract_command.extract)
 app.command("inspect")(bags_commands.inspect)
 app.command("pack")(bags_commands.pack)
 app.command("splits")(bags_commands.splits)

@@ -1,8 +1,7 @@
 """Recipes, the demo, the comparisons, and the settings that join the rooms.
 
 - `recipe`, `recipe_run`: one YAML file, one experiment
-- `digits`: bags of real handwritten digits, the data of the demo
-- `demo`: the demo
+- `digits`, `digits_demo`: bags of real handwritten digits, and the demo on them
 - `study`: variants of models over data sets, folds and seeds
 - `job_files`, `job_pool`, `job_progress`: a study's results on disk, processes and progress bar
 - `mnist`, `idx_files`: bags of MNIST's images

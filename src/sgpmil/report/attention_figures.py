@@ -18,9 +18,9 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
 from sgpmil.report.canvas import COLOURS, GREY, LABEL_SIZE, SMALL_SIZE, new_figure, style_axes
-from sgpmil.shapes import Float, Int
+from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = ["AttentionPanel", "attention_figure", "attention_map_figure"]
+__all__ = ["AttentionPanel", "SlidePicture", "attention_figure", "attention_map_figure"]
 
 Images = np.ndarray
 """Instances as (N, h, w) or (N, h, w, 3)."""
@@ -57,6 +57,23 @@ class AttentionPanel:
                 f"Expected pictures of shape ({num}, h, w) or ({num}, h, w, 3) for the {num} "
                 f"instances of '{self.title}', but got {shape}. Pass one picture an instance."
             )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlidePicture:
+    """A slide to look at beside its maps.
+
+    Args:
+        pixels: The slide made small.
+        size: Width and height of the slide in level-0 pixels.
+        outlines: What experts drew on it: corners (x, y) in level-0 pixels.
+        outlined: What that is.
+    """
+
+    pixels: UInt8[np.ndarray, "h w 3"]
+    size: tuple[int, int]
+    outlines: tuple[Float[np.ndarray, "K 2"], ...] = ()
+    outlined: str = "annotated"
 
 
 def attention_figure(panels: Sequence[AttentionPanel], max_instances: int = 24) -> Figure:
@@ -112,7 +129,11 @@ def attention_figure(panels: Sequence[AttentionPanel], max_instances: int = 24) 
 
 
 def attention_map_figure(
-    scores: InstanceScores, title: str, class_index: int = 1, class_name: str | None = None
+    scores: InstanceScores,
+    title: str,
+    class_index: int = 1,
+    class_name: str | None = None,
+    picture: SlidePicture | None = None,
 ) -> Figure:
     """Draw a slide's attention, its standard deviation and the evidence, each at its place.
 
@@ -121,6 +142,7 @@ def attention_map_figure(
         title: What the slide is.
         class_index: Class that the evidence is for.
         class_name: Name of that class.
+        picture: The slide itself, to be shown beside them.
 
     Raises:
         PredictionError: The scores have no coordinates.
@@ -148,10 +170,19 @@ def attention_map_figure(
     ratio = float(extent[1] / extent[0])
     width = float(np.clip(5.5 / ratio, 2.2, 3.8))
     height = float(np.clip(width * ratio, 1.5, 5.5))
-    figure = new_figure((width + 0.35) * len(maps) + 0.6, height + 1.9, pad=0.08)
+    columns = len(maps) + (picture is not None)
+    figure = new_figure((width + 0.35) * columns + 0.6, height + 1.9, pad=0.08)
+    if picture is not None:
+        axes = figure.add_subplot(1, columns, columns)
+        _draw_picture(axes, picture)
+        _show_extent(axes, scores.coords, side)
+        style_axes(axes, title="Slide", x_label="x (level-0 px)")
+        axes.tick_params(labelleft=False)
     for column, (name, colours, values) in enumerate(maps):
-        axes = figure.add_subplot(1, len(maps), column + 1)
+        axes = figure.add_subplot(1, columns, column + 1)
         _draw_map(figure, axes, scores.coords, side, values, colours)
+        if picture is not None:
+            _draw_outlines(axes, picture, "white")
         style_axes(axes, title=name, x_label="x (level-0 px)")
         if column == 0:
             axes.set_ylabel("y (level-0 px)", fontsize=LABEL_SIZE)
@@ -226,14 +257,8 @@ def _draw_map(
         list(squares), array=values, cmap=colours, norm=norm, lw=0.1, edgecolors="face"
     )
     axes.add_collection(collection)
-    low, high = coords.min(axis=0), coords.max(axis=0) + side
-    margin = 0.02 * float((high - low).max())
-    axes.set_xlim(low[0] - margin, high[0] + margin)
-    axes.set_ylim(high[1] + margin, low[1] - margin)
-    axes.set_aspect("equal")
+    _show_extent(axes, coords, side)
     axes.set_facecolor("#d9d9d9")
-    axes.xaxis.set_major_locator(MaxNLocator(3))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
     bar = figure.colorbar(
         collection, ax=axes, location="bottom", aspect=24, pad=0.03, extend=extend
     )
@@ -245,6 +270,33 @@ def _draw_map(
     bar.formatter = formatter
     bar.update_ticks()
     bar.outline.set_visible(False)
+
+
+def _show_extent(axes: Axes, coords: Int[np.ndarray, "N 2"], side: int) -> None:
+    """Show the part of the slide that has instances."""
+    low, high = coords.min(axis=0), coords.max(axis=0) + side
+    margin = 0.02 * float((high - low).max())
+    axes.set_xlim(low[0] - margin, high[0] + margin)
+    axes.set_ylim(high[1] + margin, low[1] - margin)
+    axes.set_aspect("equal")
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+
+
+def _draw_picture(axes: Axes, picture: SlidePicture) -> None:
+    width, height = picture.size
+    axes.imshow(picture.pixels, extent=(0, width, height, 0), interpolation="antialiased")
+    _draw_outlines(axes, picture, "black")
+    if picture.outlines:
+        line = Line2D([], [], color="black", lw=1.2)
+        axes.legend(
+            [line], [picture.outlined], loc="upper right", fontsize=SMALL_SIZE, framealpha=0.9
+        )
+
+
+def _draw_outlines(axes: Axes, picture: SlidePicture, colour: str) -> None:
+    for corners in picture.outlines:
+        axes.plot(corners[:, 0], corners[:, 1], color=colour, lw=1.2)
 
 
 def _upper_end(values: Float[np.ndarray, " N"]) -> float:

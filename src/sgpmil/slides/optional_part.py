@@ -21,6 +21,6 @@ def require_package(name: str) -> None:
     """
     if find_spec(name) is None:
         raise MissingPartError(
-            f"Expected the package '{name}' to read annotations, but it is not installed. "
+            f"Expected the package '{name}' to work with slides, but it is not installed. "
             "Install it with: pip install 'sgpmil[slides]'."
         )

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from sgpmil.experiments import demo
+from sgpmil.experiments import digits_demo as demo
 
 
 @pytest.mark.slow

@@ -1,0 +1,163 @@
+"""Weights from a file, and into a network."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sgpmil.errors import EncoderError
+
+__all__ = ["load_weights", "read_weights", "weights_file"]
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Names of weight files in a repository of Hugging Face's hub, the preferred one first."""
+
+_SHARDS = "model.safetensors.index.json"
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".torch")
+_NESTED = ("state_dict", "model", "teacher", "model_state_dict")
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""Prefixes that data-parallel training, compilation and training frameworks put before names."""
+_HEADS = ("head.", "fc.", "_fc.", "classifier.", "dino_head.", "ibot_head.", "pooler.")
+_LEFTOVERS = ("mask_token",)
+"""What only training needs."""
+
+
+def weights_file(path: Path) -> Path:
+    """Return the weight file of a path: itself, or the one in a folder (a snapshot of a hub).
+
+    Args:
+        path: A file or a folder.
+
+    Raises:
+        EncoderError: There is none, or there are several.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise EncoderError(f"Expected weights in '{path}', but there is no such file.")
+        return path
+    for name in (WEIGHT_FILES[0], _SHARDS, *WEIGHT_FILES[1:]):
+        if (path / name).exists():
+            return path / name
+    found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
+    if len(found) != 1:
+        raise EncoderError(
+            f"Expected one weight file ({', '.join(WEIGHT_FILES)} or any of "
+            f"{', '.join(_SUFFIXES)}) in '{path}', but found {len(found)}. Give the file itself."
+        )
+    return found[0]
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Read the tensors of a checkpoint, by name.
+
+    Safetensors, or what torch saved; nested under ``state_dict``, ``model`` or ``teacher`` or not;
+    with the prefixes of wrappers or without. Nothing but tensors is read: a checkpoint cannot run
+    code.
+
+    Args:
+        path: A file, or a folder with one.
+
+    Raises:
+        EncoderError: The file is missing, damaged or not a checkpoint.
+    """
+    file = weights_file(path)
+    try:
+        content = _read(file)
+    except (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"Expected a checkpoint with nothing but tensors in '{file}', but it cannot be read "
+            f"({words}). Download it again, or save the model's state_dict."
+        ) from error
+    return _unwrapped(_tensors(content, file))
+
+
+def _read(file: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if file.name == _SHARDS:
+        names = set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())
+        return {
+            key: value for name in sorted(names) for key, value in _read(file.parent / name).items()
+        }
+    if file.suffix == ".safetensors":
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _tensors(content: Any, file: Path) -> dict[str, torch.Tensor]:
+    while isinstance(content, Mapping):
+        nested = next((key for key in _NESTED if isinstance(content.get(key), Mapping)), None)
+        if nested is None:
+            break
+        content = content[nested]
+    found = (
+        {key: value for key, value in content.items() if isinstance(value, torch.Tensor)}
+        if isinstance(content, Mapping)
+        else {}
+    )
+    if not found:
+        raise EncoderError(
+            f"Expected tensors by name in '{file}', but found none. Save the model's state_dict."
+        )
+    return found
+
+
+def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in weights):
+            return _unwrapped({name.removeprefix(prefix): value for name, value in weights.items()})
+    # Beside the backbone there are the heads of its training.
+    inside = [name for name in weights if name.startswith("backbone.")]
+    if inside:
+        return _unwrapped({name.removeprefix("backbone."): weights[name] for name in inside})
+    return weights
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], what: str) -> None:
+    """Put weights into a network; every tensor of it must be there and fit.
+
+    A head that the network does not have is left out.
+
+    Args:
+        network: The network; it may be on the meta device, and takes the weights as they are.
+        weights: Tensors by name.
+        what: Whose weights were expected, and where, for the message.
+
+    Raises:
+        EncoderError: A tensor is missing, unknown or of another shape.
+    """
+    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    given = {
+        name: value
+        for name, value in weights.items()
+        if name in wanted or not (name.startswith(_HEADS) or name in _LEFTOVERS)
+    }
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
+    other = [
+        f"{name} is {_shape(given[name].shape)} instead of {_shape(shape)}"
+        for name, shape in wanted.items()
+        if name in given and tuple(given[name].shape) != shape
+    ]
+    counts = ((missing, "missing"), (unknown, "unknown"), (other, "of another shape"))
+    faults = [f"{len(names)} are {word} (first: {names[0]})" for names, word in counts if names]
+    if faults:
+        raise EncoderError(
+            f"Expected the weights of {what}, but of its {len(wanted)} tensors "
+            f"{', '.join(faults)}. Give the checkpoint of this very encoder."
+        )
+    network.load_state_dict(given, assign=True)
+    network.float()
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "a number"

@@ -1,0 +1,124 @@
+"""The encoder of a name."""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from sgpmil.errors import EncoderError, SettingsError
+from sgpmil.slides.encoders.encoder import DTYPES, Encoder, NetworkEncoder, Precision
+from sgpmil.slides.encoders.model_files import MODEL_SUFFIXES, load_model_file
+from sgpmil.slides.encoders.network import Network
+from sgpmil.slides.encoders.own_class import load_own_class
+from sgpmil.slides.encoders.registered import load_registered
+from sgpmil.slides.encoders.registry import DEFAULT_ENCODER, find_entry
+from sgpmil.slides.encoders.timm_models import load_timm
+from sgpmil.slides.encoders.transformers_models import load_transformers
+
+__all__ = ["load_encoder"]
+
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def load_encoder(
+    name: str = DEFAULT_ENCODER,
+    *,
+    weights: Path | None = None,
+    device: str = "auto",
+    precision: Precision | None = None,
+    output: Literal["float32", "float16"] = "float32",
+) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name: A known name (`list_encoders`); ``timm:NAME`` or ``timm:hf-hub:OWNER/NAME``;
+            ``hf:OWNER/NAME``; a file with a TorchScript (``.pt``) or ONNX (``.onnx``) model; or a
+            class of your own, ``package.module:ClassName``.
+        weights: Local checkpoint, or the folder of one, instead of the hub.
+        device: ``auto`` (a GPU where there is one), ``cpu``, ``gpu``, or a device of torch, such as
+            ``cuda:1``.
+        precision: What the network computes in; by default what suits the encoder on a GPU, and
+            float32 elsewhere.
+        output: What embeddings are returned in.
+
+    Raises:
+        EncoderError: There is no such encoder, or its weights cannot be had or do not fit.
+        MissingPartError: A package it needs is not installed.
+        SettingsError: There is no such device or precision.
+    """
+    target = _device(device)
+    if precision is not None and precision not in DTYPES:
+        raise SettingsError(f"Expected precision to be {', '.join(DTYPES)}, but got '{precision}'.")
+    loaded = _load(name, weights, target)
+    suitable = loaded.precision if target.type == "cuda" else "float32"
+    encoder = NetworkEncoder(
+        re.sub(r"[^\w.-]+", "-", loaded.name),
+        loaded.network,
+        loaded.transform,
+        dim=loaded.dim or 0,
+        device=target,
+        precision=precision or suitable,
+        recipe=loaded.recipe,
+        output=output,
+    )
+    if loaded.dim is None:
+        encoder.dim = _probed_dim(encoder)
+    return encoder
+
+
+def _load(name: str, weights: Path | None, device: torch.device) -> Network:
+    if name.startswith("timm:"):
+        return load_timm(name.removeprefix("timm:"), weights)
+    if name.startswith("hf:"):
+        return load_transformers(name.removeprefix("hf:"), weights)
+    if name.endswith(MODEL_SUFFIXES):
+        if weights is not None:
+            raise EncoderError(
+                f"Expected no other weights for '{name}', which holds its own, but got "
+                f"'{weights}'. To load weights, name the encoder they belong to."
+            )
+        return load_model_file(Path(name), device)
+    if _CLASS.fullmatch(name):
+        return load_own_class(name, weights)
+    return load_registered(find_entry(name), weights)
+
+
+def _probed_dim(encoder: NetworkEncoder) -> int:
+    size = encoder.input_size
+    blank = torch.zeros(2, size, size, 3, dtype=torch.uint8, device=encoder.device)
+    try:
+        with torch.inference_mode():
+            found = encoder.network(encoder.transform(blank))
+    except (RuntimeError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"Expected encoder '{encoder.name}' to take images of {size}×{size} px, but it fails "
+            f"on them ({words}). Say what it takes in the .json file beside it, or wrap it in a "
+            "class of your own."
+        ) from error
+    if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != 2:
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise EncoderError(
+            f"Expected encoder '{encoder.name}' to give one embedding an image (2×D for two), but "
+            f"got {shape}. Pool its output, or wrap it in a class of your own."
+        )
+    return found.shape[1]
+
+
+def _device(name: str) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_gpu else "cpu")
+    try:
+        device = torch.device("cuda" if name == "gpu" else name)
+    except RuntimeError as error:
+        raise SettingsError(
+            f"Expected device to be auto, cpu, gpu or a device of torch, but got '{name}'."
+        ) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(
+            f"Expected a GPU for device '{name}', but found {torch.cuda.device_count()}. Use "
+            "'auto' or 'cpu'."
+        )
+    return device

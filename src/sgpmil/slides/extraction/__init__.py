@@ -1,0 +1,36 @@
+"""From slide files to embeddings on disk, for many slides.
+
+================  ==============================================================================
+file              holds
+================  ==============================================================================
+extract           the whole way, with an encoder
+placement         the way up to coordinates, without one
+settings          how slides become embeddings
+slide_job         the slides to extract, and what became of them
+slide_preparation tissue, contours, preview and coordinates of one slide
+stored_features   embeddings that are on disk already: whether they can be kept
+slide_lock        one process at a time works on a slide
+tile_stream       the tiles of many slides, in order, decoded ahead
+tile_workers      the processes that open slides
+tile_slots        the memory through which they hand over tiles
+progress          the bar
+================  ==============================================================================
+"""
+
+from sgpmil.slides.extraction.extract import Extraction, extract_slides
+from sgpmil.slides.extraction.placement import place_patches_of
+from sgpmil.slides.extraction.progress import ExtractionProgress, extraction_progress
+from sgpmil.slides.extraction.settings import ExtractionSettings
+from sgpmil.slides.extraction.slide_job import SlideJob, SlideOutcome, slide_jobs
+
+__all__ = [
+    "Extraction",
+    "ExtractionProgress",
+    "ExtractionSettings",
+    "SlideJob",
+    "SlideOutcome",
+    "extract_slides",
+    "extraction_progress",
+    "place_patches_of",
+    "slide_jobs",
+]

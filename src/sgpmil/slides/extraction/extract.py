@@ -1,0 +1,232 @@
+"""From slide files to embeddings on disk: the whole way, for many slides."""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sgpmil.errors import ExtractionError, SgpmilError
+from sgpmil.shapes import UInt8
+from sgpmil.slides.encoders import Encoder
+from sgpmil.slides.extraction.progress import ExtractionProgress
+from sgpmil.slides.extraction.settings import ExtractionSettings
+from sgpmil.slides.extraction.slide_job import PROCESS_DIED, SlideJob, SlideOutcome, Status
+from sgpmil.slides.extraction.slide_lock import SlideLock, remove_leftovers
+from sgpmil.slides.extraction.slide_preparation import PreparedSlide
+from sgpmil.slides.extraction.stored_features import ENCODER_FINGERPRINT, read_stored
+from sgpmil.slides.extraction.tile_stream import SlideBegin, SlideEnd, TileBatch, tile_stream
+from sgpmil.slides.extraction.tile_workers import TileWorkers
+from sgpmil.slides.patches import ExtractionFolder, FeatureWriter
+
+__all__ = ["Extraction", "extract_slides"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What an extraction did.
+
+    Args:
+        outcomes: What became of each slide, in the order given.
+        seconds: How long it took.
+        encoding_seconds: How much of that the encoder was at work.
+    """
+
+    outcomes: tuple[SlideOutcome, ...]
+    seconds: float
+    encoding_seconds: float
+
+
+def extract_slides(
+    jobs: Sequence[SlideJob],
+    encoder: Encoder,
+    folder: ExtractionFolder,
+    settings: ExtractionSettings,
+    progress: ExtractionProgress,
+) -> Extraction:
+    """Extract the embeddings of slides.
+
+    A slide whose embeddings are there is kept; one that fails is reported and does not stop the
+    others. Every file is whole or absent, so an extraction that was stopped, however it was, is
+    gone on with by running it again, with the same result to the byte. Several processes may work
+    in one folder: each slide is done by one of them.
+
+    Args:
+        jobs: The slides.
+        encoder: Turns patches into embeddings.
+        folder: Where the files go.
+        settings: Patches, tissue, batches and processes.
+        progress: Is told how far it is.
+
+    Raises:
+        ExtractionError: The folder holds embeddings of another encoder, or cannot be written.
+    """
+    start = time.perf_counter()
+    extractor = _Extractor(encoder, folder, settings, progress)
+    outcomes = extractor.run(jobs)
+    return Extraction(outcomes, time.perf_counter() - start, extractor.encoding_seconds)
+
+
+class _Extractor:
+    """An extraction under way."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        folder: ExtractionFolder,
+        settings: ExtractionSettings,
+        progress: ExtractionProgress,
+    ) -> None:
+        self.encoding_seconds = 0.0
+        self._encoder = encoder
+        self._batch_size = settings.batch_size_on(encoder.device.type)
+        self._folder = folder
+        self._settings = settings
+        self._progress = progress
+        self._outcomes: dict[str, SlideOutcome] = {}
+        self._locks: dict[str, SlideLock] = {}
+        self._notes: dict[str, tuple[str, ...]] = {}
+        self._writer: FeatureWriter | None = None
+
+    def run(self, jobs: Sequence[SlideJob]) -> tuple[SlideOutcome, ...]:
+        try:
+            self._run_all(jobs)
+            # By now another process may be done with those it held, or gone.
+            busy = [job for job in jobs if self._outcomes[job.slide_id].status == "busy"]
+            self._run_all(busy)
+        finally:
+            self._drop_file()
+            for lock in self._locks.values():
+                lock.release()
+        return tuple(self._outcomes[job.slide_id] for job in jobs)
+
+    def _run_all(self, jobs: Sequence[SlideJob]) -> None:
+        left = list(jobs)
+        while left:
+            try:
+                self._run(left)
+                return
+            except BrokenProcessPool:
+                # A process died: killed for its memory, or by a fault in a decoder. Of the slides
+                # that were under way, going one by one shows which it was.
+                self._drop_file()
+                for job in [job for job in left if job.slide_id in self._locks]:
+                    self._run_alone(job)
+                left = [job for job in left if job.slide_id not in self._outcomes]
+
+    def _run_alone(self, job: SlideJob) -> None:
+        try:
+            self._run([job])
+        except BrokenProcessPool:
+            self._drop_file()
+            self._end(SlideOutcome(job.slide_id, "failed", reason=PROCESS_DIED))
+
+    def _run(self, jobs: Sequence[SlideJob]) -> None:
+        """Extract slides with a new set of processes."""
+        with ExitStack() as stack:
+            workers = stack.enter_context(
+                TileWorkers(
+                    self._settings.num_workers, self._settings.patches.size, self._batch_size
+                )
+            )
+            stream = tile_stream(
+                self._claimed(jobs), workers, self._folder, self._settings, self._batch_size
+            )
+            stack.callback(stream.close)
+            for item in stream:
+                match item:
+                    case SlideBegin():
+                        self._begin(item.job, item.prepared)
+                    case TileBatch():
+                        self._append(item.tiles)
+                    case SlideEnd():
+                        self._finish(item.job, item.error)
+
+    def _claimed(self, jobs: Sequence[SlideJob]) -> Iterator[SlideJob]:
+        """Give the slides that are ours to do, each with its lock held."""
+        for job in jobs:
+            path = self._features(job)
+            lock = self._locks.get(job.slide_id) or SlideLock(path)
+            if job.slide_id not in self._locks and not self._acquire(lock):
+                self._end(SlideOutcome(job.slide_id, "busy"))
+                continue
+            self._locks[job.slide_id] = lock
+            remove_leftovers(path)
+            stored = read_stored(
+                path, self._folder.contours(job.slide_id), self._encoder, self._settings
+            )
+            if stored is not None and not stored.redo:
+                self._end(SlideOutcome(job.slide_id, "kept", stored.num_patches))
+                continue
+            if stored is not None:
+                self._notes[job.slide_id] = (f"Extracted again: {stored.redo}.",)
+            yield job
+
+    def _acquire(self, lock: SlideLock) -> bool:
+        try:
+            return lock.acquire()
+        except OSError as error:
+            raise _cannot_write(self._folder.root, error) from error
+
+    def _begin(self, job: SlideJob, prepared: PreparedSlide) -> None:
+        self._notes[job.slide_id] = (*self._notes.get(job.slide_id, ()), *prepared.notes)
+        self._progress.began(job.slide_id, len(prepared.patches.coords))
+        self._writer = FeatureWriter(
+            self._features(job),
+            prepared.patches,
+            dim=self._encoder.dim,
+            dtype=self._settings.dtype,
+            encoder=self._encoder.name,
+            attributes={ENCODER_FINGERPRINT: self._encoder.fingerprint},
+            coords_attributes=prepared.record,
+        )
+
+    def _append(self, tiles: UInt8[np.ndarray, "K P P 3"]) -> None:
+        start = time.perf_counter()
+        features = self._encoder.encode(torch.from_numpy(tiles)).numpy()
+        self.encoding_seconds += time.perf_counter() - start
+        assert self._writer is not None  # noqa: S101 - a slide began
+        self._writer.append(features)
+        self._progress.advanced(len(tiles))
+
+    def _finish(self, job: SlideJob, error: Exception | None) -> None:
+        if error is not None:
+            self._drop_file()
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise _cannot_write(self._folder.root, error) from error
+            reason = str(error) if isinstance(error, SgpmilError) else repr(error)
+            self._end(SlideOutcome(job.slide_id, "failed", reason=reason))
+            return
+        assert self._writer is not None  # noqa: S101 - a slide began
+        num_patches = self._writer.num_patches
+        self._writer.finish()
+        self._writer = None
+        status: Status = "done" if num_patches else "empty"
+        self._end(SlideOutcome(job.slide_id, status, num_patches, notes=self._notes[job.slide_id]))
+
+    def _end(self, outcome: SlideOutcome) -> None:
+        self._outcomes[outcome.slide_id] = outcome
+        lock = self._locks.pop(outcome.slide_id, None)
+        if lock is not None:
+            lock.release()
+        if outcome.status != "busy":
+            self._progress.ended(outcome)
+
+    def _drop_file(self) -> None:
+        if self._writer is not None:
+            self._writer.drop()
+            self._writer = None
+
+    def _features(self, job: SlideJob) -> Path:
+        return self._folder.features(self._encoder.name, job.slide_id)
+
+
+def _cannot_write(folder: Path, error: OSError) -> ExtractionError:
+    return ExtractionError(
+        f"Could not write to {folder}: {error.strerror or error}. What is complete stays; run the "
+        "same command again to go on."
+    )

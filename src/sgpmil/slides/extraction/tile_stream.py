@@ -1,0 +1,240 @@
+"""The tiles of many slides, in order, decoded ahead of the one who takes them."""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgpmil.shapes import UInt8
+from sgpmil.slides.extraction.settings import ExtractionSettings
+from sgpmil.slides.extraction.slide_job import SlideJob
+from sgpmil.slides.extraction.slide_preparation import PreparedSlide
+from sgpmil.slides.extraction.tile_workers import TILES_PER_SLOT, TileWorkers
+from sgpmil.slides.patches import ExtractionFolder
+
+__all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlideBegin:
+    """The batches of a slide follow.
+
+    Args:
+        job: The slide.
+        prepared: Where its patches are.
+    """
+
+    job: SlideJob
+    prepared: PreparedSlide
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileBatch:
+    """The next patches of the slide that began last.
+
+    Args:
+        tiles: Their pixels.
+    """
+
+    tiles: UInt8[np.ndarray, "K P P 3"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlideEnd:
+    """All batches of a slide have been given, or it failed.
+
+    Args:
+        job: The slide.
+        error: Why it failed.
+    """
+
+    job: SlideJob
+    error: Exception | None = None
+
+
+StreamItem = SlideBegin | TileBatch | SlideEnd
+
+_READY = 2
+"""Batches that wait for the one who takes them."""
+
+_AHEAD = 2
+"""Slides whose patches are being placed while an earlier one is decoded. Each is locked meanwhile,
+so few are left for other processes to wait for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Tiles under way: a slot that a process fills."""
+
+    slot: int
+    start: int
+    stop: int
+    done: "Future[None]"
+
+
+def tile_stream(
+    jobs: Iterable[SlideJob],
+    workers: TileWorkers,
+    folder: ExtractionFolder,
+    settings: ExtractionSettings,
+    batch_size: int,
+) -> Generator[StreamItem]:
+    """Give the tiles of slides, batch by batch and slide by slide.
+
+    A batch holds consecutive patches of one slide, always the same ones: encoders may round
+    differently in batches of another size. While the caller works on a batch, a thread gathers the
+    next ones and the processes decode further ahead, into the next slides too, so that the caller
+    hardly ever waits.
+
+    Args:
+        jobs: The slides, in the order wanted.
+        workers: The processes that decode.
+        folder: Where the coordinates of the slides go.
+        settings: Patches and tissue.
+        batch_size: Patches of a batch.
+    """
+    ready: queue.Queue[StreamItem | BaseException | None] = queue.Queue(maxsize=_READY)
+    stop = threading.Event()
+
+    def give(item: StreamItem | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def gather() -> None:
+        try:
+            for item in _gather(jobs, workers, folder, settings, batch_size):
+                give(item)
+                if stop.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again where it can be handled
+            give(error)
+        give(None)
+
+    thread = threading.Thread(target=gather, name="tiles", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _gather(
+    jobs: Iterable[SlideJob],
+    workers: TileWorkers,
+    folder: ExtractionFolder,
+    settings: ExtractionSettings,
+    batch_size: int,
+) -> Iterator[StreamItem]:
+    free = deque(range(workers.slots.num_slots))
+    waiting = iter(jobs)
+    more = True
+    preparing: deque[tuple[SlideJob, Future[PreparedSlide]]] = deque()
+    slides: deque[_SlideUnderWay] = deque()
+    while more or preparing or slides:
+        while more and len(preparing) < _AHEAD:
+            upcoming = next(waiting, None)
+            more = upcoming is not None
+            if upcoming is not None:
+                preparing.append((upcoming, workers.prepare(upcoming, folder, settings)))
+        # Hand out tiles of the slides whose patches are known. Only what is decoded next is
+        # waited for, so that a slide that is slow to prepare does not hold up the one before.
+        if preparing and (not slides or (slides[-1].all_handed_out and _is_done(preparing))):
+            slides.append(_SlideUnderWay(*preparing.popleft(), batch_size))
+        for slide in slides:
+            slide.hand_out(workers, free)
+        if slides:
+            yield from slides[0].take(workers, free)
+            if slides[0].ended:
+                slides.popleft()
+
+
+def _is_done(preparing: "deque[tuple[SlideJob, Future[PreparedSlide]]]") -> bool:
+    return preparing[0][1].done()
+
+
+class _SlideUnderWay:
+    """A slide of which tiles are being decoded."""
+
+    def __init__(self, job: SlideJob, future: "Future[PreparedSlide]", batch_size: int) -> None:
+        self.job = job
+        self.ended = False
+        self._batch_size = batch_size
+        self._runs: deque[_Run] = deque()
+        self._next = 0
+        self._begun = False
+        self._error: Exception | None = None
+        self._prepared: PreparedSlide | None = None
+        try:
+            self._prepared = future.result()
+        except BrokenProcessPool:
+            raise
+        except Exception as error:  # noqa: BLE001 - one slide's failure must not stop the others
+            self._error = error
+
+    @property
+    def all_handed_out(self) -> bool:
+        return self._error is not None or self._next == self._num_patches
+
+    @property
+    def _num_patches(self) -> int:
+        return 0 if self._prepared is None else len(self._prepared.patches.coords)
+
+    def hand_out(self, workers: TileWorkers, free: "deque[int]") -> None:
+        """Let the processes decode as far as there are slots."""
+        while free and not self.all_handed_out and self._prepared is not None:
+            # A run ends where a batch ends, so that a batch is a whole number of runs.
+            batch_end = (self._next // self._batch_size + 1) * self._batch_size
+            stop = min(self._next + TILES_PER_SLOT, batch_end, self._num_patches)
+            patches, slot = self._prepared.patches, free.popleft()
+            coords = patches.coords[self._next : stop]
+            done = workers.decode(slot, self.job.path, coords, patches.side)
+            self._runs.append(_Run(slot, self._next, stop, done))
+            self._next = stop
+
+    def take(self, workers: TileWorkers, free: "deque[int]") -> Iterator[StreamItem]:
+        """Give what comes next: the beginning, a batch or the end."""
+        if self._prepared is not None and not self._begun:
+            self._begun = True
+            yield SlideBegin(self.job, self._prepared)
+        if self._runs:
+            batch = self._take_batch(workers, free)
+            if batch is not None:
+                yield TileBatch(batch)
+        if not self._runs and self.all_handed_out:
+            self.ended = True
+            yield SlideEnd(self.job, self._error)
+
+    def _take_batch(
+        self, workers: TileWorkers, free: "deque[int]"
+    ) -> UInt8[np.ndarray, "K P P 3"] | None:
+        assert self._prepared is not None  # noqa: S101 - there are runs
+        first = self._runs[0].start
+        stop = min(first + self._batch_size, self._num_patches)
+        size = self._prepared.patches.size
+        tiles = np.empty((stop - first, size, size, 3), np.uint8)
+        while self._runs and self._runs[0].stop <= stop:
+            run = self._runs.popleft()
+            try:
+                run.done.result()
+                count = run.stop - run.start
+                tiles[run.start - first : run.stop - first] = workers.slots.tiles(run.slot, count)
+            except BrokenProcessPool:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                self._error = self._error or error
+            free.append(run.slot)
+            self.hand_out(workers, free)
+        return tiles if self._error is None else None

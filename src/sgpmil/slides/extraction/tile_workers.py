@@ -1,0 +1,113 @@
+"""Processes that open slides: they place patches and decode tiles."""
+
+import os
+import shutil
+import signal
+import threading
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from sgpmil.shapes import Int, UInt8
+from sgpmil.slides.extraction.settings import ExtractionSettings
+from sgpmil.slides.extraction.slide_job import SlideJob
+from sgpmil.slides.extraction.slide_preparation import PreparedSlide, prepare_slide
+from sgpmil.slides.extraction.tile_slots import TileSlots
+from sgpmil.slides.patches import ExtractionFolder
+from sgpmil.slides.reading import Slide, open_slide
+
+__all__ = ["TILES_PER_SLOT", "TileWorkers"]
+
+TILES_PER_SLOT = 16
+"""Tiles that a process decodes at a time: enough that handing out work costs little."""
+
+
+class TileWorkers:
+    """A pool of processes, and the memory through which they hand over tiles.
+
+    Args:
+        num_workers: Number of processes.
+        size: Side of a tile in pixels.
+        batch_size: Patches of a batch: so many tiles at least are under way.
+    """
+
+    def __init__(self, num_workers: int, size: int, batch_size: int) -> None:
+        num_slots = 2 * num_workers + -(-batch_size // TILES_PER_SLOT)
+        folder = TileSlots.new_folder(num_slots * TILES_PER_SLOT * size * size * 3)
+        layout = (folder, num_slots, TILES_PER_SLOT, size)
+        self.num_workers = num_workers
+        self.slots = TileSlots(*layout)
+        # A process forked off a parent with threads (torch's, CUDA's) may hang: start afresh.
+        self._pool = ProcessPoolExecutor(
+            num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
+        )
+
+    def prepare(
+        self, job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
+    ) -> "Future[PreparedSlide]":
+        """Begin to place the patches of a slide."""
+        return self._pool.submit(prepare_slide, job, folder, settings)
+
+    def decode(
+        self, slot: int, path: Path, coords: Int[np.ndarray, "K 2"], side: int
+    ) -> "Future[None]":
+        """Begin to decode patches of a slide into a slot."""
+        return self._pool.submit(_decode, slot, path, coords, side)
+
+    def close(self) -> None:
+        """Stop the processes, and drop what is not begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        shutil.rmtree(self.slots.folder, ignore_errors=True)
+
+    def __enter__(self) -> "TileWorkers":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_slots: TileSlots | None = None
+_open: Slide | None = None
+"""What a process keeps between tasks: the memory, and the slide it read last."""
+
+
+def _start(folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None:
+    """Set up a process."""
+    global _slots
+    # Ctrl-C reaches every process of a terminal; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    import cv2
+
+    cv2.setNumThreads(1)  # The processes are the parallelism.
+    _slots = TileSlots(folder, num_slots, tiles_per_slot, size)
+
+
+def _end_with_parent(folder: Path) -> None:
+    """Stop when the parent was killed, and remove the memory it can no longer remove."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+
+def _decode(slot: int, path: Path, coords: Int[np.ndarray, "K 2"], side: int) -> None:
+    global _open
+    if _open is None or _open.path != path:
+        if _open is not None:
+            _open.close()
+        _open = None
+        _open = open_slide(path)
+    assert _slots is not None  # noqa: S101 - the pool's initialiser sets it
+    tiles: UInt8[np.ndarray, "K P P 3"] = _slots.tiles(slot, len(coords))
+    for tile, (x, y) in zip(tiles, coords.tolist(), strict=True):
+        tile[:] = _open.read_patch(x, y, side, tile.shape[0])

@@ -1,0 +1,157 @@
+"""TIFF slides that tifffile reads: OME-TIFF, and what OpenSlide refuses."""
+
+import logging
+import math
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sgpmil.errors import SlideError
+from sgpmil.shapes import UInt8
+from sgpmil.slides.optional_part import require_package
+from sgpmil.slides.reading.damage import reason, unreadable_pixels
+from sgpmil.slides.reading.physical_size import (
+    Optics,
+    mpp_of_density,
+    positive_number,
+    read_aperio,
+    read_ome,
+)
+from sgpmil.slides.reading.slide import Level, Slide, level_downsample
+from sgpmil.slides.reading.tiff_chain import check_chain
+from sgpmil.slides.reading.tiff_levels import find_levels
+from sgpmil.slides.reading.tiff_pixels import TiffPixels, TileCache
+from sgpmil.slides.reading.window import clipped_window
+
+__all__ = ["TiffSlide"]
+
+CACHE_BYTES = 2**26
+"""Bytes of decoded tiles that an open slide keeps: 64 MiB."""
+
+_FAILURES = (
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError),
+    *(ArithmeticError, AttributeError, AssertionError, MemoryError, struct.error),
+)
+"""What tifffile and its decoders raise where a file is damaged."""
+
+_UNITS = {2: "inch", 3: "cm"}
+
+
+class TiffSlide(Slide):
+    """A TIFF: one image, or a pyramid in pages of its own or in SubIFDs.
+
+    Only the tiles, or strips, that a window touches are read and decoded. At levels above 0,
+    windows begin at the nearest whole pixel of the level.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SlideError: The file is no TIFF, is damaged, or has pixels that are no colours.
+    """
+
+    def __init__(self, path: Path) -> None:
+        require_package("tifffile")
+        require_package("imagecodecs")  # tifffile needs it for compressed files, and says so late
+        import tifffile
+
+        self._file = path.open("rb")  # tifffile would leave a damaged file open
+        try:
+            if path.suffix.lower() != ".ndpi":  # whose offsets are not those of the standard
+                check_chain(self._file, f"'{path}'")
+            with _quiet_tifffile():
+                self._tiff: Any = tifffile.TiffFile(self._file)
+                found = find_levels(self._tiff, f"'{path}'")
+                size = (found[0].width, found[0].height)
+                optics = _optics(self._tiff, found[0].keyframe, size)
+                cache = TileCache(CACHE_BYTES)
+                self._pixels = tuple(
+                    TiffPixels(level, cache, f"'{path}'", optics.bits) for level in found
+                )
+                levels = tuple(
+                    Level(
+                        level.width,
+                        level.height,
+                        level_downsample(size, (level.width, level.height)),
+                    )
+                    for level in found
+                )
+        except SlideError:
+            self.close()
+            raise
+        except _FAILURES as error:
+            self.close()
+            raise SlideError(
+                f"Expected a TIFF in '{path}', but it cannot be read ({reason(error)}). Copy it "
+                "again from its source."
+            ) from error
+        super().__init__(path, levels, optics.mpp, optics.objective)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _read(
+        self, x: int, y: int, width: int, height: int, level: int
+    ) -> UInt8[np.ndarray, "h w 3"]:
+        here = self.levels[level]
+        try:
+            return clipped_window(
+                self._pixels[level].window,
+                (_nearest(x / here.downsample), _nearest(y / here.downsample), width, height),
+                (here.width, here.height),
+            )
+        except _FAILURES as error:
+            raise unreadable_pixels(self.path, x, y, level, error) from error
+
+    def _block(self, level: int) -> tuple[int, int]:
+        across, down = super()._block(level)
+        if not self._pixels[level].is_striped:
+            return across, down
+        width = self.levels[level].width  # a strip is decoded whole
+        return width, max(1, across * down // width)
+
+
+def _nearest(position: float) -> int:
+    return math.floor(position + 0.5)  # halves go one way, so that neighbours stay neighbours
+
+
+def _optics(tiff: Any, page: Any, size: tuple[int, int]) -> Optics:
+    if tiff.is_ome:
+        return read_ome(tiff.ome_metadata or "", size)
+    if page.description.startswith("Aperio"):
+        return read_aperio(page.description)
+    x, y = (_rational(page.tags.get(name)) for name in ("XResolution", "YResolution"))
+    unit = _UNITS.get(int(page.resolutionunit), "")
+    if tiff.is_imagej:
+        unit = str((tiff.imagej_metadata or {}).get("unit", ""))
+    return Optics(mpp_of_density(x, y, unit))
+
+
+def _rational(tag: Any) -> float | None:
+    if tag is None:
+        return None
+    try:
+        top, bottom = tag.value
+    except (TypeError, ValueError):
+        return positive_number(tag.value)
+    return positive_number(top / bottom) if bottom else None
+
+
+@contextmanager
+def _quiet_tifffile() -> Iterator[None]:
+    """Keep tifffile from saying what is about to be said in one sentence."""
+    logger = logging.getLogger("tifffile")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,118 @@
+import h5py
+import numpy as np
+import pytest
+
+pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+
+from tests.slides.extraction.drawn_files import write_folder, write_slide
+
+COLOURS = ("--encoder", "tests.slides.extraction.cheap_encoders:Colours", "--workers", "1")
+
+
+@pytest.fixture
+def slide_folder(tmp_path):
+    folder = tmp_path / "my slides"
+    write_folder(folder, num_slides=2)
+    return folder
+
+
+def test_slides_become_embeddings_that_inspect_reads(sgpmil, slide_folder, tmp_path):
+    (slide_folder / "zip.svs").write_bytes(b"PK\x03\x04")
+    write_slide(slide_folder / "glass.tiff", tissue=None)
+    out = tmp_path / "out"
+    code, text, error = sgpmil("extract", slide_folder, "--out", out, *COLOURS)
+    assert code == 1  # one failed
+    assert "extracted                 │ 2" in text
+    assert "1 (glass)" in text
+    assert "1 (zip)" in text
+    assert text.rstrip().splitlines()[-1].startswith("zip: Expected a slide in")
+    assert "Traceback" not in error
+    features = out / "20x_256px_0px_overlap" / "features_Colours"
+    assert str(features) in text
+    code, text, _ = sgpmil("inspect", features)
+    assert code == 0
+    assert "24 to 24" in text or "0 to 24" in text
+    (slide_folder / "zip.svs").unlink()
+    code, text, _ = sgpmil("extract", slide_folder, "--out", out, *COLOURS)
+    assert code == 0
+    assert "there already │ 3" in text
+
+
+def test_microns_per_pixel_and_overlap(sgpmil, slide_folder, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("--mpp", "1.0", "--patch-size", "128", "--overlap", "64")
+    code, _, _ = sgpmil("extract", slide_folder, "--out", out, *arguments, *COLOURS)
+    assert code == 0
+    (folder,) = out.glob("1mpp_128px_64px_overlap/features_*")
+    with h5py.File(folder / "slide 0.é.h5") as file:
+        coords = file["coords"][()]
+        assert file["coords"].attrs["patch_size_level0"] == 256
+    assert np.unique(np.diff(np.unique(coords[:, 0]))).tolist() == [128]
+
+
+def test_a_slide_that_does_not_say_its_magnification(sgpmil, tmp_path):
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    write_slide(folder / "silent.tiff", mpp=None)
+    out = tmp_path / "out"
+    code, text, _ = sgpmil("extract", folder, "--out", out, *COLOURS)
+    assert code == 1
+    assert "--slide-mag" in text
+    code, _, _ = sgpmil("extract", folder, "--out", out, "--slide-mag", "40", *COLOURS)
+    assert code == 0
+    with h5py.File(out / "20x_256px_0px_overlap" / "features_Colours" / "silent.h5") as file:
+        assert file["coords"].attrs["patch_size_level0"] == 512
+        assert file["coords"].attrs["magnification_source"] == "given"
+
+
+def test_a_table_says_it_slide_by_slide(sgpmil, tmp_path):
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    write_slide(folder / "a.tiff", mpp=None)
+    write_slide(folder / "b.tiff")
+    (tmp_path / "list.csv").write_text("wsi,mag\na.tiff,40\nb.tiff,40\n")
+    arguments = ("--list", tmp_path / "list.csv", "--no-encode", "--workers", "1")
+    code, text, error = sgpmil("extract", folder, "--out", tmp_path / "out", *arguments)
+    assert code == 0
+    assert "b: " in error
+    assert "was given" in error  # the file of b says 20×
+    for name in ("a", "b"):
+        patches = tmp_path / "out" / "20x_256px_0px_overlap" / "patches" / f"{name}_patches.h5"
+        with h5py.File(patches) as file:
+            assert file["coords"].attrs["patch_size_level0"] == 512
+    assert str(tmp_path / "out" / "contours") in text
+
+
+def test_encoders_are_listed(sgpmil):
+    code, text, _ = sgpmil("extract", "--list-encoders")
+    assert code == 0
+    for name in ("efficientnet-lite0", "uni_v2", "virchow2", "gigapath", "conch_v1"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "Expected a folder of slides"),
+        (("nowhere",), "nowhere"),
+        (("SLIDES", "--mag", "80"), "at most the slide's"),
+        (("SLIDES", "--mag", "20", "--mpp", "0.5"), "Give one"),
+        (("SLIDES", "--overlap", "256"), "overlap"),
+        (("SLIDES", "--encoder", "no_such_encoder"), "no_such_encoder"),
+        (("SLIDES", "--workers", "0"), "at least 1"),
+        (("SLIDES", "--out", "FILE"), "Could not write"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(sgpmil, slide_folder, tmp_path, arguments, expected):
+    (tmp_path / "file").touch()
+    places = {"SLIDES": slide_folder, "FILE": tmp_path / "file"}
+    given = [places.get(argument, argument) for argument in arguments]
+    if "--out" not in given:
+        given += ["--out", tmp_path / "out"]
+    if "--encoder" not in given:
+        given += COLOURS[:2]
+    code, text, error = sgpmil("extract", *given)
+    assert code in (1, 2)
+    assert expected in text + error
+    assert "Traceback" not in error
