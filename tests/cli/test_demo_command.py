@@ -1,15 +1,15 @@
+from dataclasses import replace
+
 import pytest
 
 import sgpmil.experiments.digits_demo as demo
 
 
 @pytest.mark.slow
-def test_demo_says_it_is_digits_and_where_results_are(sgpmil, tmp_path, monkeypatch):
-    from dataclasses import replace
-
+def test_digits_says_what_it_is_and_where_results_are(sgpmil, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "DEMO_TRAINING", replace(demo.DEMO_TRAINING, epochs=1))
     run = tmp_path / "run"
-    code, out, _ = sgpmil("demo", "--run", run, "--folds", "2", "--model", "abmil")
+    code, out, _ = sgpmil("demo", "--digits", "--run", run, "--folds", "2", "--model", "abmil")
     assert code == 0
     assert "handwritten digits" in out
     assert "not slides" in out
@@ -17,3 +17,25 @@ def test_demo_says_it_is_digits_and_where_results_are(sgpmil, tmp_path, monkeypa
     for name in ("reliability", "roc", "attention"):
         assert str(run / "figures" / f"{name}.png") in out
         assert (run / "figures" / f"{name}.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_from_slides_to_maps(sgpmil, tmp_path):
+    pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+    pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
+    run = tmp_path / "demo"
+    arguments = ("--run", run, "--num-slides", "10", "--epochs", "1", "--model", "mean-pool")
+    code, out, error = sgpmil("demo", *arguments)
+    assert code == 0, error
+    assert "drawn, not patients'" in out
+    for command in ("phantom", "extract", "train", "evaluate"):
+        assert f"$ sgpmil {command} " in out
+    assert "instance AUC, evidence" in out
+    maps = sorted((run / "maps").glob("map-*.png"))
+    assert len(maps) == 4
+    for path in maps:
+        assert str(path) in out
+        assert path.stat().st_size > 50_000
+    code, _, error = sgpmil("demo", *arguments)
+    assert code == 2  # the run is there
+    assert "--overwrite" in error

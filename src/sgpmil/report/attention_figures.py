@@ -72,7 +72,7 @@ class SlidePicture:
 
     pixels: UInt8[np.ndarray, "h w 3"]
     size: tuple[int, int]
-    outlines: tuple[Float[np.ndarray, "K 2"], ...] = ()
+    outlines: tuple[Float[np.ndarray, "_ 2"], ...] = ()
     outlined: str = "annotated"
 
 

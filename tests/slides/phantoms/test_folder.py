@@ -16,20 +16,28 @@ pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
 
 import openslide
 
-from sgpmil.errors import SettingsError, SlideError
-from sgpmil.slides.phantoms import PhantomSettings, make_scene, render, write_phantoms
+from sgpmil.errors import MissingPartError, SettingsError, SlideError
+from sgpmil.slides.phantoms import (
+    PhantomSettings,
+    folder,
+    make_scene,
+    pyramid_file,
+    render,
+    write_phantom,
+    write_phantoms,
+)
 
 TINY = PhantomSettings(size=(800, 600), mpp=1.0, tumour_share=0.05)
 
 
-def files(folder):
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+def files(place):
+    return sorted(str(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("phantoms") / "out"
-    return write_phantoms(folder, 4, TINY, seed=2, workers=1)
+    out = tmp_path_factory.mktemp("phantoms") / "out"
+    return write_phantoms(out, 4, TINY, seed=2, workers=1)
 
 
 def test_layout_and_labels(written):
@@ -59,23 +67,23 @@ def test_slides_are_their_scenes(written):
 def test_truth_is_read_as_annotations_of_a_folder(written):
     from sgpmil.slides.annotations import RegionRule, open_annotations
 
-    folder = open_annotations(written.folder / "annotations", RegionRule(positive=("Tumor",)))
+    drawn = open_annotations(written.folder / "annotations", RegionRule(positive=("Tumor",)))
     for slide in written.slides:
-        found = folder.read(slide.slide_id, slide.label)
+        found = drawn.read(slide.slide_id, slide.label)
         assert found.is_positive == (slide.label == "tumour")
 
 
 def test_a_second_run_completes_what_is_missing(written, tmp_path):
     import shutil
 
-    folder = tmp_path / "copy"
-    shutil.copytree(written.folder, folder)
-    lost = written.slides[1].file(folder)
+    copy = tmp_path / "copy"
+    shutil.copytree(written.folder, copy)
+    lost = written.slides[1].file(copy)
     whole = lost.read_bytes()
     lost.unlink()
-    kept = written.slides[0].file(folder)
+    kept = written.slides[0].file(copy)
     before = kept.stat().st_mtime_ns
-    again = write_phantoms(folder, 5, TINY, seed=2, workers=1)
+    again = write_phantoms(copy, 5, TINY, seed=2, workers=1)
     assert again.num_written == 2
     assert lost.read_bytes() == whole
     assert kept.stat().st_mtime_ns == before
@@ -111,6 +119,16 @@ def test_no_workers(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_a_missing_package_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyramid_file, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(folder, "PACKAGES", ("no_such_package",))
+    with pytest.raises(MissingPartError, match="no_such_package"):
+        write_phantoms(tmp_path / "a", 2, TINY, workers=1)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(MissingPartError, match="no_such_package"):
+        write_phantom(tmp_path / "a.tiff", make_scene(0, TINY))
+
+
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SlideError, match=r"Could not write phantoms .* Not a directory"):
@@ -143,8 +161,8 @@ def script(tmp_path):
     def hear_interrupts():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def start(folder, *, limit=0, workers=1, side=1024):
-        command = [sys.executable, str(path), str(folder), str(limit), str(workers), str(side)]
+    def start(out, *, limit=0, workers=1, side=1024):
+        command = [sys.executable, str(path), str(out), str(limit), str(workers), str(side)]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -169,9 +187,9 @@ def test_a_full_disk_is_one_sentence(script, tmp_path, workers):
     assert not [name for name in files(tmp_path / "out") if name.startswith("slides")]
 
 
-def wait_for_half_a_slide(folder):
+def wait_for_half_a_slide(place):
     for _ in range(1200):
-        if any(file.stat().st_size > 100_000 for file in folder.rglob(".*.tmp")):
+        if any(file.stat().st_size > 100_000 for file in place.rglob(".*.tmp")):
             return
         time.sleep(0.05)
     raise AssertionError("no slide was begun")

@@ -31,6 +31,7 @@ class TileSlots:
     def __init__(self, folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None:
         self.folder = folder
         self.num_slots = num_slots
+        self.tiles_per_slot = tiles_per_slot
         shape = (num_slots, tiles_per_slot, size, size, 3)
         path = folder / "tiles"
         mode: Literal["r+", "w+"] = "r+" if path.exists() else "w+"

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from sgpmil.shapes import UInt8
 from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import SlideJob
 from sgpmil.slides.extraction.slide_preparation import PreparedSlide
-from sgpmil.slides.extraction.tile_workers import TILES_PER_SLOT, TileWorkers
+from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder
 
 __all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
@@ -173,7 +173,7 @@ class _SlideUnderWay:
         self.ended = False
         self._batch_size = batch_size
         self._runs: deque[_Run] = deque()
-        self._next = 0
+        self._handed_out = self._taken = 0
         self._begun = False
         self._error: Exception | None = None
         self._prepared: PreparedSlide | None = None
@@ -186,7 +186,7 @@ class _SlideUnderWay:
 
     @property
     def all_handed_out(self) -> bool:
-        return self._error is not None or self._next == self._num_patches
+        return self._error is not None or self._handed_out == self._num_patches
 
     @property
     def _num_patches(self) -> int:
@@ -195,46 +195,59 @@ class _SlideUnderWay:
     def hand_out(self, workers: TileWorkers, free: "deque[int]") -> None:
         """Let the processes decode as far as there are slots."""
         while free and not self.all_handed_out and self._prepared is not None:
-            # A run ends where a batch ends, so that a batch is a whole number of runs.
-            batch_end = (self._next // self._batch_size + 1) * self._batch_size
-            stop = min(self._next + TILES_PER_SLOT, batch_end, self._num_patches)
+            stop = min(self._handed_out + workers.slots.tiles_per_slot, self._num_patches)
             patches, slot = self._prepared.patches, free.popleft()
-            coords = patches.coords[self._next : stop]
+            coords = patches.coords[self._handed_out : stop]
             done = workers.decode(slot, self.job.path, coords, patches.side)
-            self._runs.append(_Run(slot, self._next, stop, done))
-            self._next = stop
+            self._runs.append(_Run(slot, self._handed_out, stop, done))
+            self._handed_out = stop
 
     def take(self, workers: TileWorkers, free: "deque[int]") -> Iterator[StreamItem]:
         """Give what comes next: the beginning, a batch or the end."""
         if self._prepared is not None and not self._begun:
             self._begun = True
             yield SlideBegin(self.job, self._prepared)
-        if self._runs:
+        if self._taken < self._num_patches and self._error is None:
             batch = self._take_batch(workers, free)
             if batch is not None:
                 yield TileBatch(batch)
-        if not self._runs and self.all_handed_out:
+        if self._error is not None:
+            self._drain(free)
+        if self._taken == self._num_patches or self._error is not None:
             self.ended = True
             yield SlideEnd(self.job, self._error)
 
     def _take_batch(
         self, workers: TileWorkers, free: "deque[int]"
     ) -> UInt8[np.ndarray, "K P P 3"] | None:
-        assert self._prepared is not None  # noqa: S101 - there are runs
-        first = self._runs[0].start
-        stop = min(first + self._batch_size, self._num_patches)
-        size = self._prepared.patches.size
-        tiles = np.empty((stop - first, size, size, 3), np.uint8)
-        while self._runs and self._runs[0].stop <= stop:
-            run = self._runs.popleft()
+        assert self._prepared is not None  # noqa: S101 - it has patches
+        start, size = self._taken, self._prepared.patches.size
+        end = min(start + self._batch_size, self._num_patches)
+        tiles = np.empty((end - start, size, size, 3), np.uint8)
+        while self._taken < end:
+            run = self._runs[0]
             try:
                 run.done.result()
-                count = run.stop - run.start
-                tiles[run.start - first : run.stop - first] = workers.slots.tiles(run.slot, count)
             except BrokenProcessPool:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
-                self._error = self._error or error
+                self._error = error
+                return None
+            stop = min(run.stop, end)
+            decoded = workers.slots.tiles(run.slot, run.stop - run.start)
+            tiles[self._taken - start : stop - start] = decoded[
+                self._taken - run.start : stop - run.start
+            ]
+            self._taken = stop
+            if stop == run.stop:
+                free.append(self._runs.popleft().slot)
+                self.hand_out(workers, free)
+        return tiles
+
+    def _drain(self, free: "deque[int]") -> None:
+        """Give back the slots of a slide that failed, once no process writes to them."""
+        for run in self._runs:
+            run.done.cancel()
+            wait([run.done])
             free.append(run.slot)
-            self.hand_out(workers, free)
-        return tiles if self._error is None else None
+        self._runs.clear()

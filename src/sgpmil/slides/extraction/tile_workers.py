@@ -19,10 +19,12 @@ from sgpmil.slides.extraction.tile_slots import TileSlots
 from sgpmil.slides.patches import ExtractionFolder
 from sgpmil.slides.reading import Slide, open_slide
 
-__all__ = ["TILES_PER_SLOT", "TileWorkers"]
+__all__ = ["TileWorkers"]
 
-TILES_PER_SLOT = 16
-"""Tiles that a process decodes at a time: enough that handing out work costs little."""
+_SLOT_BYTES = 12 * 2**20
+_FEWEST_TILES, _MOST_TILES = 4, 64
+"""Tiles that a process decodes at a time: a long run of neighbours, for they share what has to be
+decoded, in bounded memory."""
 
 
 class TileWorkers:
@@ -35,15 +37,19 @@ class TileWorkers:
     """
 
     def __init__(self, num_workers: int, size: int, batch_size: int) -> None:
-        num_slots = 2 * num_workers + -(-batch_size // TILES_PER_SLOT)
-        folder = TileSlots.new_folder(num_slots * TILES_PER_SLOT * size * size * 3)
-        layout = (folder, num_slots, TILES_PER_SLOT, size)
+        tile_bytes = size * size * 3
+        tiles_per_slot = max(_FEWEST_TILES, min(_SLOT_BYTES // tile_bytes, _MOST_TILES))
+        num_slots = 2 * num_workers + -(-batch_size // tiles_per_slot)
+        folder = TileSlots.new_folder(num_slots * tiles_per_slot * tile_bytes)
+        layout = (folder, num_slots, tiles_per_slot, size)
         self.num_workers = num_workers
         self.slots = TileSlots(*layout)
         # A process forked off a parent with threads (torch's, CUDA's) may hang: start afresh.
         self._pool = ProcessPoolExecutor(
             num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
         )
+        for _ in range(num_workers):
+            self._pool.submit(_be_ready)  # starts a process now, rather than at the first tiles
 
     def prepare(
         self, job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
@@ -89,6 +95,10 @@ def _start(folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None
 
     cv2.setNumThreads(1)  # The processes are the parallelism.
     _slots = TileSlots(folder, num_slots, tiles_per_slot, size)
+
+
+def _be_ready() -> None:
+    """Do nothing, in a process that has started."""
 
 
 def _end_with_parent(folder: Path) -> None:

@@ -25,8 +25,10 @@ from typing import Any
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import SettingsError, SlideError
+from sgpmil.slides.optional_part import require_package
+from sgpmil.slides.cores import available_cores
 from sgpmil.slides.phantoms.progress import PhantomProgress, phantom_progress
-from sgpmil.slides.phantoms.pyramid_file import write_phantom
+from sgpmil.slides.phantoms.pyramid_file import PACKAGES, write_phantom
 from sgpmil.slides.phantoms.record import PhantomRecord, PhantomSlide, claim_folder
 from sgpmil.slides.phantoms.scene import make_scene
 from sgpmil.slides.phantoms.settings import PhantomSettings
@@ -86,9 +88,12 @@ def write_phantoms(
     Raises:
         SettingsError: A setting is out of range.
         SlideError: The folder holds something else, or cannot be written.
+        MissingPartError: An optional package is not installed.
     """
     if workers is not None and workers < 1:
         raise SettingsError(f"Expected 1 or more workers, but got {workers}. Change --workers.")
+    for package in PACKAGES:
+        require_package(package)
     record = PhantomRecord(num_slides, seed, positive_share, settings or PhantomSettings())
     place, slides = Path(folder), record.slides()
     try:
@@ -100,7 +105,7 @@ def write_phantoms(
             num_rows=len(missing) * record.settings.size[1],
             show=show_progress,
         ) as progress:
-            count = min(workers or _num_cores(), len(missing))
+            count = min(workers or available_cores(), len(missing))
             if count > 1:
                 _write_in_parallel(place, missing, count, progress)
             else:
@@ -113,11 +118,6 @@ def write_phantoms(
             "choose another folder, and run this again: it goes on where it stopped."
         ) from error
     return PhantomFolder(place, slides, len(missing))
-
-
-def _num_cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], None]) -> None:

@@ -20,7 +20,10 @@ from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.phantoms.render import BLOCK, render
 from sgpmil.slides.phantoms.scene import Scene
 
-__all__ = ["level_sizes", "write_phantom"]
+__all__ = ["PACKAGES", "level_sizes", "write_phantom"]
+
+PACKAGES = ("shapely", "cv2", "tifffile", "imagecodecs")
+"""Optional packages that writing a slide needs."""
 
 _TILE = 256
 _STEP = 4
@@ -63,7 +66,7 @@ def write_phantom(
     Raises:
         OSError: The file cannot be written.
     """
-    for package in ("tifffile", "imagecodecs", "cv2", "shapely"):
+    for package in PACKAGES:
         require_package(package)
     import tifffile
 

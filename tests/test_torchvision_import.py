@@ -1,0 +1,56 @@
+import subprocess
+import sys
+import textwrap
+
+FAKE = """
+    import torch
+    from torchvision import operators
+
+    @torch.library.register_fake("torchvision::nms")
+    def meta_nms(dets, scores, iou_threshold):
+        return dets.new_empty(0)
+"""
+
+
+def in_new_process(code, path):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        env={"PYTHONPATH": str(path), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+
+
+def fake_torchvision(tmp_path, text):
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(textwrap.dedent(text))
+    (package / "operators.py").write_text("")
+
+
+def test_operators_that_cannot_be_loaded_are_declared(tmp_path):
+    fake_torchvision(tmp_path, FAKE)
+    plain = in_new_process("import torchvision", tmp_path)
+    assert "operator torchvision::nms does not exist" in plain.stderr
+    mended = in_new_process(
+        """
+        from sgpmil.torchvision_import import mend_torchvision
+        mend_torchvision()
+        import torchvision
+        print(torchvision.meta_nms.__name__)
+        """,
+        tmp_path,
+    )
+    assert mended.stdout == "meta_nms\n", mended.stderr
+
+
+def test_another_failure_is_not_hidden(tmp_path):
+    fake_torchvision(tmp_path, "raise RuntimeError('no such library')")
+    code = "from sgpmil.torchvision_import import mend_torchvision; mend_torchvision()"
+    assert "no such library" in in_new_process(code, tmp_path).stderr
+
+
+def test_training_imports_beside_it(tmp_path):
+    fake_torchvision(tmp_path, FAKE + '\n    __version__ = "0.28.0"\n')
+    found = in_new_process("import sgpmil.training; import torchvision", tmp_path)
+    assert found.returncode == 0, found.stderr
