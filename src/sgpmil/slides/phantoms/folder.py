@@ -25,8 +25,8 @@ from typing import Any
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import SettingsError, SlideError
-from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.cores import available_cores
+from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.phantoms.progress import PhantomProgress, phantom_progress
 from sgpmil.slides.phantoms.pyramid_file import PACKAGES, write_phantom
 from sgpmil.slides.phantoms.record import PhantomRecord, PhantomSlide, claim_folder
