@@ -77,7 +77,9 @@ def _slides(run: Path, steps: list[list[str]]) -> None:
     )
     for step in steps:
         console.print(f"\n$ sgpmil {shlex.join(step)}", style="bold")
-        app(step, standalone_mode=False)
+        failure = app(step, standalone_mode=False)
+        if failure:
+            raise typer.Exit(failure)
     maps = write_slide_maps(
         run / "maps",
         [fold.test for fold in read_tested_folds(run / "run").folds],

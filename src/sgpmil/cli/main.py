@@ -110,8 +110,13 @@ def _dashed(argument: str) -> str:
 
 
 def _stop_interrupted(given: Sequence[str]) -> None:
-    resumable = bool({"train", "demo"} & set(given[:1]))
-    _stop("Interrupted." + (" Go on with --resume." if resumable else ""), _INTERRUPTED)
+    command = given[0] if given else ""
+    how = ""
+    if command in ("train", "demo"):
+        how = " Go on with --resume."
+    elif command in ("extract", "phantom"):
+        how = " Run it again: it goes on where it stopped."
+    _stop(f"Interrupted.{how}", _INTERRUPTED)
 
 
 def _stop(text: str, code: int) -> None:
