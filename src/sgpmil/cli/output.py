@@ -85,7 +85,10 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a header."""
-    table = Table(*header, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(header):
+        # In a narrow terminal nothing is cut off: long cells are folded, names stay whole.
+        table.add_column(name, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
