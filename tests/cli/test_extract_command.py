@@ -1,3 +1,5 @@
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -23,8 +25,8 @@ def test_slides_become_embeddings_that_inspect_reads(sgpmil, slide_folder, tmp_p
     out = tmp_path / "out"
     code, text, error = sgpmil("extract", slide_folder, "--out", out, *COLOURS)
     assert code == 1  # one failed
-    assert "extracted                 │ 2" in text
-    assert "1 (glass)" in text
+    assert re.search(r"extracted +│ 2", text)
+    assert re.search(r"without patches +│ 1 \(glass\)", text)
     assert "1 (zip)" in text
     assert text.rstrip().splitlines()[-1].startswith("zip: Expected a slide in")
     assert "Traceback" not in error
@@ -36,7 +38,7 @@ def test_slides_become_embeddings_that_inspect_reads(sgpmil, slide_folder, tmp_p
     (slide_folder / "zip.svs").unlink()
     code, text, _ = sgpmil("extract", slide_folder, "--out", out, *COLOURS)
     assert code == 0
-    assert "there already │ 3" in text
+    assert re.search(r"there already +│ 3", text)
 
 
 def test_microns_per_pixel_and_overlap(sgpmil, slide_folder, tmp_path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["extract"]
 
-_SOME_FAILED = 1
+_SOME_MISSING = 1
 
 
 def extract(
@@ -74,7 +74,7 @@ def extract(
         ),
     ] = True,
     resegment: Annotated[
-        bool, typer.Option("--resegment", help="Find the tissue again, though contours exist.")
+        bool, typer.Option("--resegment", help="Find the tissue again; edited contours are lost.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, gpu or cuda:1.")] = "auto",
     precision: Annotated[
@@ -167,9 +167,9 @@ def _print_encoders() -> None:
 
 
 def _print_placed(outcomes: "Sequence[SlideOutcome]", folder: "ExtractionFolder") -> None:
-    _print_outcomes(outcomes)
+    _print_outcomes(outcomes, "patches placed")
     facts(
-        "Placed",
+        "Written to",
         [
             ("contours", str(folder.contours_folder)),
             ("previews", str(folder.previews_folder)),
@@ -195,17 +195,18 @@ def _print_extraction(done: "Extraction", features: Path) -> None:
 
 _TOLD = {
     "done": "extracted",
-    "empty": "extracted, without tissue",
+    "empty": "without patches",
     "kept": "there already",
     "busy": "in work by another process",
     "failed": "failed",
 }
 
 
-def _print_outcomes(outcomes: "Sequence[SlideOutcome]") -> None:
+def _print_outcomes(outcomes: "Sequence[SlideOutcome]", done: str = "extracted") -> None:
+    told_as = {**_TOLD, "done": done}
     found = {status: [o.slide_id for o in outcomes if o.status == status] for status in _TOLD}
     rows = [("slides", str(len(outcomes)))]
-    for status, told in _TOLD.items():
+    for status, told in told_as.items():
         if found[status]:
             names = "" if status in ("done", "kept") else f" ({_named(found[status])})"
             rows.append((told, f"{len(found[status])}{names}"))
@@ -221,5 +222,8 @@ def _stop_if_failed(outcomes: "Sequence[SlideOutcome]") -> None:
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
         console.print(f"{outcome.slide_id}: {outcome.reason}", style="red")
+    if any(outcome.status == "busy" for outcome in outcomes):
+        console.print("Not complete yet: another process is at work on some. Run this again later.")
+        raise typer.Exit(_SOME_MISSING)
     if failed:
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(_SOME_MISSING)

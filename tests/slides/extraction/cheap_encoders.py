@@ -28,3 +28,14 @@ class OtherColours(Colours):
 
     mean = (0.0, 0.0, 0.0)
     std = (1.0, 1.0, 1.0)
+
+
+class NotANumberAtFirst(Colours):
+    """Fails on its first batch."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, images):
+        self.calls += 1
+        return super().__call__(images) * (float("nan") if self.calls == 1 else 1.0)

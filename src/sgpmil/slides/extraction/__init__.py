@@ -13,6 +13,7 @@ slide_lock        one process at a time works on a slide
 tile_stream       the tiles of many slides, in order, decoded ahead
 tile_workers      the processes that open slides
 tile_slots        the memory through which they hand over tiles
+write_failure     a folder that cannot be written stops an extraction
 progress          the bar
 ================  ==============================================================================
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sgpmil.errors import ExtractionError, SgpmilError
+from sgpmil.errors import EncoderError, ExtractionError, SgpmilError
 from sgpmil.shapes import UInt8
 from sgpmil.slides.encoders import Encoder
 from sgpmil.slides.extraction.progress import ExtractionProgress
@@ -18,9 +18,14 @@ from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import PROCESS_DIED, SlideJob, SlideOutcome, Status
 from sgpmil.slides.extraction.slide_lock import SlideLock, remove_leftovers
 from sgpmil.slides.extraction.slide_preparation import PreparedSlide
-from sgpmil.slides.extraction.stored_features import ENCODER_FINGERPRINT, read_stored
+from sgpmil.slides.extraction.stored_features import (
+    ENCODER_FINGERPRINT,
+    read_stored,
+    restore_coords,
+)
 from sgpmil.slides.extraction.tile_stream import SlideBegin, SlideEnd, TileBatch, tile_stream
 from sgpmil.slides.extraction.tile_workers import TileWorkers
+from sgpmil.slides.extraction.write_failure import cannot_write, is_write_failure
 from sgpmil.slides.patches import ExtractionFolder, FeatureWriter
 
 __all__ = ["Extraction", "extract_slides"]
@@ -91,6 +96,7 @@ class _Extractor:
         self._locks: dict[str, SlideLock] = {}
         self._notes: dict[str, tuple[str, ...]] = {}
         self._writer: FeatureWriter | None = None
+        self._failure: Exception | None = None
 
     def run(self, jobs: Sequence[SlideJob]) -> tuple[SlideOutcome, ...]:
         try:
@@ -156,10 +162,9 @@ class _Extractor:
                 continue
             self._locks[job.slide_id] = lock
             remove_leftovers(path)
-            stored = read_stored(
-                path, self._folder.contours(job.slide_id), self._encoder, self._settings
-            )
+            stored = read_stored(job, self._folder, self._encoder, self._settings)
             if stored is not None and not stored.redo:
+                restore_coords(job, self._folder, self._encoder)
                 self._end(SlideOutcome(job.slide_id, "kept", stored.num_patches))
                 continue
             if stored is not None:
@@ -170,40 +175,59 @@ class _Extractor:
         try:
             return lock.acquire()
         except OSError as error:
-            raise _cannot_write(self._folder.root, error) from error
+            raise cannot_write(self._folder.root, error) from error
 
     def _begin(self, job: SlideJob, prepared: PreparedSlide) -> None:
         self._notes[job.slide_id] = (*self._notes.get(job.slide_id, ()), *prepared.notes)
         self._progress.began(job.slide_id, len(prepared.patches.coords))
-        self._writer = FeatureWriter(
-            self._features(job),
-            prepared.patches,
-            dim=self._encoder.dim,
-            dtype=self._settings.dtype,
-            encoder=self._encoder.name,
-            attributes={ENCODER_FINGERPRINT: self._encoder.fingerprint},
-            coords_attributes=prepared.record,
-        )
+        try:
+            self._writer = FeatureWriter(
+                self._features(job),
+                prepared.patches,
+                dim=self._encoder.dim,
+                dtype=self._settings.dtype,
+                encoder=self._encoder.name,
+                attributes={ENCODER_FINGERPRINT: self._encoder.fingerprint},
+                coords_attributes=prepared.record,
+            )
+        except OSError as error:
+            raise cannot_write(self._folder.root, error) from error
 
     def _append(self, tiles: UInt8[np.ndarray, "K P P 3"]) -> None:
-        start = time.perf_counter()
-        features = self._encoder.encode(torch.from_numpy(tiles)).numpy()
-        self.encoding_seconds += time.perf_counter() - start
-        assert self._writer is not None  # noqa: S101 - a slide began
-        self._writer.append(features)
+        if self._writer is None:
+            return  # An earlier batch of the slide failed.
+        try:
+            start = time.perf_counter()
+            features = self._encoder.encode(torch.from_numpy(tiles)).numpy()
+            self.encoding_seconds += time.perf_counter() - start
+            self._writer.append(features)
+        except (EncoderError, ExtractionError) as error:
+            self._failure = error
+            self._drop_file()
+        except torch.OutOfMemoryError as error:
+            raise ExtractionError(
+                f"The GPU has too little memory for batches of {self._batch_size} patches. Take a "
+                "smaller --batch-size."
+            ) from error
+        except OSError as error:
+            raise cannot_write(self._folder.root, error) from error
         self._progress.advanced(len(tiles))
 
     def _finish(self, job: SlideJob, error: Exception | None) -> None:
+        error, self._failure = error or self._failure, None
         if error is not None:
             self._drop_file()
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                raise _cannot_write(self._folder.root, error) from error
+            if isinstance(error, OSError) and is_write_failure(error):
+                raise cannot_write(self._folder.root, error) from error
             reason = str(error) if isinstance(error, SgpmilError) else repr(error)
             self._end(SlideOutcome(job.slide_id, "failed", reason=reason))
             return
         assert self._writer is not None  # noqa: S101 - a slide began
         num_patches = self._writer.num_patches
-        self._writer.finish()
+        try:
+            self._writer.finish()
+        except OSError as failure:
+            raise cannot_write(self._folder.root, failure) from failure
         self._writer = None
         status: Status = "done" if num_patches else "empty"
         self._end(SlideOutcome(job.slide_id, status, num_patches, notes=self._notes[job.slide_id]))
@@ -223,10 +247,3 @@ class _Extractor:
 
     def _features(self, job: SlideJob) -> Path:
         return self._folder.features(self._encoder.name, job.slide_id)
-
-
-def _cannot_write(folder: Path, error: OSError) -> ExtractionError:
-    return ExtractionError(
-        f"Could not write to {folder}: {error.strerror or error}. What is complete stays; run the "
-        "same command again to go on."
-    )

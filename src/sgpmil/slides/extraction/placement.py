@@ -9,6 +9,7 @@ from sgpmil.slides.extraction.progress import ExtractionProgress
 from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import PROCESS_DIED, SlideJob, SlideOutcome, Status
 from sgpmil.slides.extraction.tile_workers import TileWorkers
+from sgpmil.slides.extraction.write_failure import cannot_write, is_write_failure
 from sgpmil.slides.patches import ExtractionFolder
 
 __all__ = ["place_patches_of"]
@@ -29,7 +30,7 @@ def place_patches_of(
         progress: Is told how far it is.
 
     Raises:
-        OSError: Nothing can be written there.
+        ExtractionError: Nothing can be written there.
     """
     outcomes = _place(jobs, folder, settings, progress)
     for job in [job for job in jobs if job.slide_id not in outcomes]:
@@ -58,7 +59,9 @@ def _place(
                 outcome = SlideOutcome(job.slide_id, status, count, notes=found.notes)
             except BrokenProcessPool:
                 continue
-            except SgpmilError as error:
+            except (SgpmilError, OSError) as error:
+                if isinstance(error, OSError) and is_write_failure(error):
+                    raise cannot_write(folder.root, error) from error
                 outcome = SlideOutcome(job.slide_id, "failed", reason=str(error))
             progress.ended(outcome)
             outcomes[job.slide_id] = outcome

@@ -53,10 +53,20 @@ class SlideJob:
         Raises:
             SlideError: Nothing says it.
         """
-        mpp, magnification = self.mpp, self.magnification
-        if (mpp, magnification, slide.mpp, slide.objective) == (None,) * 4:
-            mpp, magnification = self.unstated_mpp, self.unstated_magnification
+        silent = slide.mpp is None and slide.objective is None
+        mpp, magnification = self.given(silent=silent)
         return slide_resolution(slide, given_mpp=mpp, given_magnification=magnification)
+
+    def given(self, *, silent: bool) -> tuple[float | None, float | None]:
+        """Give the microns a pixel and the magnification that the user says for this slide.
+
+        Args:
+            silent: Whether the file says neither itself.
+        """
+        said = (self.mpp, self.magnification)
+        if said == (None, None) and silent:
+            return self.unstated_mpp, self.unstated_magnification
+        return said
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
+from sgpmil.errors import ExtractionError
 from sgpmil.shapes import Int, UInt8
 from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import SlideJob
@@ -43,7 +44,14 @@ class TileWorkers:
         folder = TileSlots.new_folder(num_slots * tiles_per_slot * tile_bytes)
         layout = (folder, num_slots, tiles_per_slot, size)
         self.num_workers = num_workers
-        self.slots = TileSlots(*layout)
+        try:
+            self.slots = TileSlots(*layout)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ExtractionError(
+                f"Could not make room for tiles in {folder.parent}: {error.strerror or error}. "
+                "Take fewer --workers, or set TMPDIR to a folder with space."
+            ) from error
         # A process forked off a parent with threads (torch's, CUDA's) may hang: start afresh.
         self._pool = ProcessPoolExecutor(
             num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
