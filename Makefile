@@ -16,7 +16,7 @@ test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow"
 
 check: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff check --no-cache src tests benchmarks examples docs
 	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from colon import load
 
-from sgpmil.bags import BagBatch, read_splits
+from sgpmil.bags import BagBatch
+from sgpmil.experiments.model_study import colon_bags
 from sgpmil.gp import SAMPLING_SCHEMES, FreshNoise, draw
 from sgpmil.models import SGPMIL
 from sgpmil.models.pooling import bag_softmax, pool
@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=TrainingSettings().epochs)
     options = parser.parse_args()
-    bags = load(options.data)
-    fold = read_splits(options.data / "splits", bags.label_table())[0]
+    bags, folds = colon_bags(options.data)
+    fold = folds[0]
     with torch.enable_grad():
         model = fit(bags.subset(fold.train), training=TrainingSettings(epochs=options.epochs))
     if not isinstance(model, SGPMIL):
