@@ -10,6 +10,7 @@ __all__ = [
     "CheckpointError",
     "EmptyBagError",
     "EncoderError",
+    "ExplanationError",
     "ExtractionError",
     "LabelError",
     "MissingPartError",
@@ -73,6 +74,10 @@ class ExtractionError(SgpmilError):
 
 class AnnotationError(SgpmilError):
     """Annotations are unreadable, or do not fit the slides."""
+
+
+class ExplanationError(SgpmilError):
+    """What is asked to be explained is not there, or not of this model."""
 
 
 class RunFolderError(SgpmilError):

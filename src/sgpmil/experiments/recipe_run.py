@@ -69,6 +69,7 @@ def run_recipe(
         model_settings=recipe.model.settings,
         training=recipe.training,
         run=run,
+        data=_located(recipe.data),
         resume=resume,
         overwrite=overwrite,
         only_folds=only_folds,
@@ -76,3 +77,12 @@ def run_recipe(
         on_shared_case=recipe.data.shared_case,
         progress=progress,
     )
+
+
+def _located(data: DataSection) -> dict[str, str]:
+    """Say where the bags lie, whatever folder a later command is called in."""
+    return {
+        name: str(path.resolve())
+        for name, path in (("folder", data.features), ("labels", data.labels))
+        if path is not None
+    }

@@ -64,6 +64,7 @@ def cross_validate(
     model_settings: Mapping[str, Any] | None = None,
     training: TrainingSettings | Mapping[str, Any] | None = None,
     run: Path | str | None = None,
+    data: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     only_folds: Sequence[str] | None = None,
@@ -80,6 +81,8 @@ def cross_validate(
         model_settings: Settings of the model that differ from its defaults.
         training: How to train; the model's own published training by default.
         run: Folder to write to; nothing is written without it.
+        data: Where the bags lie, to be written into ``run.json`` for commands that read them
+            again: arguments of `sgpmil.read_bags` by name.
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run; all by default. The result has all that are done.
@@ -138,7 +141,9 @@ def cross_validate(
         folder = None
         if run is not None:
             stack.enter_context(run_lock(Path(run)))
-            folder = open_run(Path(run), folds, description, resume=resume, overwrite=overwrite)
+            folder = open_run(
+                Path(run), folds, description, data=data, resume=resume, overwrite=overwrite
+            )
         bar = stack.enter_context(fold_progress(settings.epochs, show=progress))
         metrics, tables = [], []
         done_before = {f.name for f in folds if folder is not None and folder.is_done(f.name)}

@@ -3,7 +3,7 @@
 ::
 
     runs/<name>/
-      run.json            settings, versions, git commit, seed, data fingerprint
+      run.json            settings, versions, git commit, seed, data fingerprint, where the data lay
       splits/             the folds, as CLAM writes them
       fold-<k>/           checkpoint.safetensors + .json   the model that predicted
                           best.*, last.*                   best and last epoch
@@ -37,7 +37,7 @@ from sgpmil.evaluation.prediction_folder import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 
-__all__ = ["VALIDATION", "RunFolder", "open_run", "read_run"]
+__all__ = ["VALIDATION", "RunFolder", "open_run", "read_description", "read_run"]
 
 VALIDATION = "validation"
 """Folder, within a fold's, of the predictions of its validation slides."""
@@ -124,6 +124,7 @@ def open_run(
     folds: Sequence[Fold],
     settings: Mapping[str, Any],
     *,
+    data: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> RunFolder:
@@ -133,6 +134,7 @@ def open_run(
         path: Its folder.
         folds: Its folds.
         settings: Everything that decides its result, as JSON values.
+        data: Where its bags lie, for commands that read them again.
         resume: Go on with an existing run of the same settings.
         overwrite: Replace an existing run.
 
@@ -166,6 +168,7 @@ def open_run(
             "versions": _versions(),
             "git_commit": _git_commit(),
             "folds": list(run.folds),
+            "data": json.loads(json.dumps(data or {}, default=str)),
             "settings": settings,
         }
         # First of all: without it, an interrupted start would not be known for a run.
@@ -190,6 +193,17 @@ def read_run(path: Path | str) -> RunFolder:
         raise RunFolderError(
             f"Expected a run (a folder with {_DESCRIPTION}) at {path}, but found none."
         ) from error
+
+
+def read_description(path: Path | str) -> dict[str, Any]:
+    """Read what a run says of itself: its settings, versions and data.
+
+    Raises:
+        RunFolderError: The folder is not a run.
+    """
+    run = read_run(path)
+    description: dict[str, Any] = json.loads((run.path / _DESCRIPTION).read_text())
+    return description
 
 
 def _is_run(path: Path) -> bool:
