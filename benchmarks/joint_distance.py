@@ -86,7 +86,6 @@ def _spread(model: SGPMIL, embeddings: torch.Tensor, inputs: torch.Tensor, schem
     f = draw(
         model.gp,
         inputs,
-        model.gp.posterior(inputs),
         offsets,
         scheme=scheme,
         num_samples=NUM_SAMPLES,

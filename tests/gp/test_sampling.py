@@ -22,7 +22,6 @@ def draws_of(gp, x, scheme, *, num_samples=S, offsets=None, noise=None):
     return draw(
         gp,
         x,
-        gp.posterior(x),
         offsets,
         scheme=scheme,
         num_samples=num_samples,
@@ -214,7 +213,6 @@ def test_joint_samples_in_single_precision_of_a_nearly_singular_process():
     f = draw(
         gp,
         x,
-        gp.posterior(x),
         torch.tensor([0, 300]),
         scheme="full",
         num_samples=8,

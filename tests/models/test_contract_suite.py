@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sgpmil
+from sgpmil import chunks
 from sgpmil.bags.bag import BagBatch
 from sgpmil.models import load_model, save_model
 from sgpmil.models.embedding import MAX_DEVIATIONS
@@ -102,6 +103,41 @@ def test_permuting_instances_permutes_scores(name, dtype, tolerance):
     assert (plain.logits - permuted.logits).abs().max() < tolerance
     # So that the scores' order means something.
     assert name in UNIFORM or plain.score.std() > 1e-4
+
+
+@every_model
+def test_features_stored_in_half_precision_give_what_their_values_give(name):
+    model = small_model(name)
+    half = BagBatch.pack(random_bags()).to(dtype=torch.float16)
+    stored, values = model(half), model(half.to(dtype=torch.float32))
+    assert torch.equal(stored.logits, values.logits)
+    assert torch.equal(stored.attention, values.attention)
+
+
+@every_model
+def test_many_instances_are_taken_a_chunk_at_a_time(name, monkeypatch):
+    """With gradients and without, chunks of 7 of the 33 instances give what all at once give."""
+    batch = BagBatch.pack(random_bags(dtype=torch.float64))
+
+    def outcome():
+        model = small_model(name, dtype=torch.float64).train()
+        torch.manual_seed(0)
+        output = model(batch)
+        model.loss(output, batch.labels, num_bags=4).total.backward()
+        with torch.no_grad():
+            predicted = model.eval()(batch)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        drawn = "dropout" in vars(model.settings) and model.settings.dropout > 0
+        return predicted, None if drawn else torch.cat([g.flatten() for g in gradients])
+
+    whole, whole_gradient = outcome()
+    monkeypatch.setitem(chunks.ROWS, "cpu", 7)
+    monkeypatch.setattr(chunks, "RECOMPUTED_ROWS", 7)
+    parts, gradient = outcome()
+    assert (whole.logits - parts.logits).abs().max() < 1e-10
+    assert (whole.attention - parts.attention).abs().max() < 1e-10
+    if gradient is not None:
+        assert (whole_gradient - gradient).abs().max() < 1e-10
 
 
 @every_model

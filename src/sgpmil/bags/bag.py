@@ -6,7 +6,7 @@ large matrix product and nothing is spent on padding.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,13 +25,15 @@ class Bag:
     """The instances of one slide.
 
     Args:
-        features: Embedding of each instance.
+        features: Embedding of each instance; of a packed store in half precision, where that is
+            how they were extracted.
         slide_id: Name of the slide, unique in a data set.
         case_id: Patient the slide belongs to; the slide's own name where unknown.
         label: Class index, or None where unknown.
         coords: Top-left corner of each instance in level-0 pixels (x, y).
         patch_size: Side of an instance in level-0 pixels.
         instance_labels: Class of each instance, where known (evaluation only).
+        is_finite: Whether the features are known to be finite, and need not be looked at.
 
     Raises:
         EmptyBagError: There are no instances.
@@ -49,12 +51,15 @@ class Bag:
     coords: Int[Tensor, "N 2"] | None = None
     patch_size: int | None = None
     instance_labels: Int[Tensor, " N"] | None = None
+    is_finite: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.case_id:
             object.__setattr__(self, "case_id", self.slide_id)
         _check_shapes(self)
-        _check_finite(self)
+        if not self.is_finite:
+            _check_finite(self)
+            object.__setattr__(self, "is_finite", True)
 
     @property
     def num_instances(self) -> int:
@@ -117,7 +122,10 @@ class BagBatch:
         coords = [bag.coords for bag in bags if bag.coords is not None]
         patch_sizes = [bag.patch_size or 0 for bag in bags]
         return BagBatch(
-            features=torch.cat([bag.features for bag in bags]),
+            # A single bag may be larger than what is left of the memory: it is not copied.
+            features=bags[0].features
+            if len(bags) == 1
+            else torch.cat([bag.features for bag in bags]),
             offsets=torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]),
             labels=torch.tensor([NO_LABEL if bag.label is None else bag.label for bag in bags]),
             slide_ids=tuple(bag.slide_id for bag in bags),

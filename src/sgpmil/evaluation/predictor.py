@@ -83,8 +83,7 @@ def _predict_group(model: MILModel, group: list[Bag], with_instances: bool) -> l
                 f"Expected bags of {model.in_dim} features, as the model was trained on, but "
                 f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
             )
-    parameter = next(model.parameters())
-    batch = BagBatch.pack(group).to(parameter.device, dtype=parameter.dtype)
+    batch = BagBatch.pack(group).to(next(model.parameters()).device)
     output = model(batch)
     bounds = batch.offsets.tolist()
     probs = output.probs.double().cpu().numpy()

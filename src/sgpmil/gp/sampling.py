@@ -20,10 +20,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from sgpmil.chunks import chunk_bounds, recomputed
 from sgpmil.errors import SettingsError
 from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.noise import Noise
-from sgpmil.gp.sparse import Posterior, SparseGP
+from sgpmil.gp.sparse import SparseGP
 from sgpmil.shapes import Float, Int
 
 __all__ = ["MAX_JOINT_INSTANCES", "SAMPLING_SCHEMES", "SamplingScheme", "draw"]
@@ -38,7 +39,6 @@ MAX_JOINT_INSTANCES = 4096
 def draw(
     gp: SparseGP,
     inputs: Float[Tensor, "T G"],
-    posterior: Posterior,
     offsets: Int[Tensor, " _"],
     *,
     scheme: str,
@@ -50,7 +50,6 @@ def draw(
     Args:
         gp: The process.
         inputs: Its inputs, bags packed end to end.
-        posterior: ``gp.posterior(inputs)``.
         offsets: First row of each bag, and the end of the last.
         scheme: One of `SAMPLING_SCHEMES`.
         num_samples: Number of samples S.
@@ -59,52 +58,69 @@ def draw(
     Raises:
         SettingsError: No scheme has that name.
     """
-    # The posterior's mean and variance are computed here, and no more in half precision than it.
+    if scheme not in SAMPLING_SCHEMES:
+        raise SettingsError(
+            f"Expected sampling to be one of {', '.join(SAMPLING_SCHEMES)}, but got '{scheme}'."
+        )
+    # Half precision would lose the difference of nearly equal variances.
     with torch.autocast(inputs.device.type, enabled=False):
-        if scheme == "independent":
-            epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
-            return posterior.mean + posterior.variance.sqrt() * epsilon
-        if scheme == "shared":
-            sizes = offsets.diff()
-            per_bag = noise.per_bag(num_samples, len(sizes), posterior.mean)
-            epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
-            return posterior.mean + posterior.variance.sqrt() * epsilon
-        if scheme == "inducing":
-            return _draw_through_inducing_points(posterior, offsets, num_samples, noise)
         if scheme == "full":
-            return _draw_jointly(gp, inputs, posterior, offsets, num_samples, noise)
-    raise SettingsError(
-        f"Expected sampling to be one of {', '.join(SAMPLING_SCHEMES)}, but got '{scheme}'."
-    )
+            return _draw_jointly(gp, inputs, offsets, num_samples, noise)
+        return _draw_alone(gp, inputs, offsets, scheme, num_samples, noise)
 
 
-def _draw_through_inducing_points(
-    posterior: Posterior, offsets: Int[Tensor, " _"], num_samples: int, noise: Noise
+def _draw_alone(
+    gp: SparseGP,
+    inputs: Float[Tensor, "T G"],
+    offsets: Int[Tensor, " _"],
+    scheme: str,
+    num_samples: int,
+    noise: Noise,
 ) -> Float[Tensor, "S T"]:
-    m, Ls = posterior.whitened_mean, posterior.whitened_factor
-    v = m + noise.per_function(num_samples, len(m), posterior.mean) @ Ls.T  # (S, M)
-    carried = posterior.prior_mean + v @ posterior.projection
-    epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
-    return carried + posterior.residual_variance.sqrt() * epsilon
+    """Draw by a scheme in which, given the noise, an instance does not depend on the others."""
+    like = gp.inducing_points
+    functions = None
+    if scheme == "inducing":
+        xi = noise.per_function(num_samples, len(gp.whitened_mean), like)
+        functions = gp.whitened_mean + xi @ gp.whitened_factor.T  # (S, M)
+    if scheme == "shared":
+        sizes = offsets.diff()
+        per_bag = noise.per_bag(num_samples, len(sizes), like)
+        epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
+    else:
+        epsilon = noise.per_instance(num_samples, offsets, like)
+
+    def latent(x: Tensor, noise_of_x: Tensor) -> Tensor:
+        posterior = gp.posterior(x)
+        if functions is None:
+            return posterior.mean + posterior.variance.sqrt() * noise_of_x
+        carried = posterior.prior_mean + functions @ posterior.projection
+        return carried + posterior.residual_variance.sqrt() * noise_of_x
+
+    bounds = chunk_bounds(len(inputs), inputs.device)
+    if len(bounds) == 1:
+        return latent(inputs, epsilon)
+    parts = [recomputed(latent, inputs[a:b], epsilon[:, a:b]) for a, b in bounds]
+    return torch.cat(parts, dim=1)
 
 
 def _draw_jointly(
     gp: SparseGP,
     inputs: Float[Tensor, "T G"],
-    posterior: Posterior,
     offsets: Int[Tensor, " _"],
     num_samples: int,
     noise: Noise,
 ) -> Float[Tensor, "S T"]:
     bounds = offsets.tolist()
+    mean = gp.posterior(inputs).mean
     if max(b - a for a, b in itertools.pairwise(bounds)) > MAX_JOINT_INSTANCES:
         warnings.warn(
             f"A bag has more than {MAX_JOINT_INSTANCES} instances, too many for the exact joint "
             "covariance: bags of that size are sampled through the inducing points instead.",
             stacklevel=3,
         )
-        carried = _draw_through_inducing_points(posterior, offsets, num_samples, noise)
-    epsilon = noise.per_instance(num_samples, offsets, posterior.mean)
+        carried = _draw_alone(gp, inputs, offsets, "inducing", num_samples, noise)
+    epsilon = noise.per_instance(num_samples, offsets, mean)
     parts = []
     for start, end in itertools.pairwise(bounds):
         if end - start > MAX_JOINT_INSTANCES:
@@ -113,5 +129,5 @@ def _draw_jointly(
         # The jitter is in the covariance already; this one only absorbs rounding.
         factor = jittered_cholesky(gp.joint_covariance(inputs[start:end]), jitter=1e-8)
         noise_part = epsilon[:, start:end].double() @ factor.T
-        parts.append(posterior.mean[start:end] + noise_part.to(posterior.mean.dtype))
+        parts.append(mean[start:end] + noise_part.to(mean.dtype))
     return torch.cat(parts, dim=1)

@@ -6,12 +6,14 @@ without the gate), $a = \mathrm{softmax}(e)$ over the bag, $z = \sum_i a_i h_i$.
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.chunks import by_chunks
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.shapes import Float
 
 __all__ = ["ABMIL", "ABMILSettings"]
 
@@ -62,11 +64,8 @@ class ABMIL(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        embeddings = self.mlp(self.prepare(batch.features))
-        hidden = self.value(embeddings).tanh()
-        if self.gate is not None:
-            hidden = hidden * self.gate(embeddings).sigmoid()
-        attention = bag_softmax(self.attention(hidden).T, batch.bag_index, batch.num_bags)
+        embeddings, attention_logits = by_chunks(self._attend, batch.features)
+        attention = bag_softmax(attention_logits.T, batch.bag_index, batch.num_bags)
         bag_embeddings = pool(attention, embeddings, batch.offsets)
         return ModelOutput(
             logits=self.classifier(self.dropout(bag_embeddings)),
@@ -74,3 +73,13 @@ class ABMIL(MILModel):
             weights=attention,
             instance_logits=embeddings @ self.classifier.weight.T,
         )
+
+    def _attend(
+        self, features: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T 1"]]:
+        """Embed instances, and give their attention before the softmax."""
+        embeddings = self.mlp(self.prepare(features))
+        hidden = self.value(embeddings).tanh()
+        if self.gate is not None:
+            hidden = hidden * self.gate(embeddings).sigmoid()
+        return embeddings, self.attention(hidden)

@@ -139,7 +139,7 @@ class BayesMIL(MILModel):
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         draws = None if is_local else self._weight_noise(noise, num_samples)
-        embeddings = self.mlp(self.prepare(batch.features))
+        embeddings = self.through(self.mlp, batch.features)
         mean, log_variance = self._attention_logits(embeddings, draws)
         bag_index = batch.bag_index
         if self._is_on_grid(batch):

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.chunks import by_chunks
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
@@ -96,10 +97,8 @@ class CLAM(MILModel):
 
         The attention of ``per_class`` is that of the class each bag is given.
         """
-        embeddings = self.dropout(self.mlp(self.prepare(batch.features)))
-        value = self.dropout(self.value(embeddings).tanh())
-        gate = self.dropout(self.gate(embeddings).sigmoid())
-        attention_logits = self.attention(value * gate).T
+        embeddings, attended = by_chunks(self._attend, batch.features)
+        attention_logits = attended.T
         bag_index = batch.bag_index
         attention = bag_softmax(attention_logits, bag_index, batch.num_bags)
         bag_embeddings = pool(attention, embeddings, batch.offsets)
@@ -121,6 +120,15 @@ class CLAM(MILModel):
             evidence_samples=(attention.T * instance_logits).unsqueeze(0),
             extras=extras,
         )
+
+    def _attend(
+        self, features: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T R"]]:
+        """Embed instances, and give their attention before the softmax, a column a branch."""
+        embeddings = self.dropout(self.mlp(self.prepare(features)))
+        value = self.dropout(self.value(embeddings).tanh())
+        gate = self.dropout(self.gate(embeddings).sigmoid())
+        return embeddings, self.attention(value * gate)
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
         """Cross-entropy of the bags and smooth SVM of their extreme instances, weighted."""

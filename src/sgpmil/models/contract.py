@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.models.embedding import Standardise
 from sgpmil.models.encoder import ENCODERS, build_encoder
@@ -177,8 +178,21 @@ class MILModel(nn.Module, ABC):
         self.encoder, self.feature_dim = build_encoder(settings.encoder, in_dim)
 
     def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
-        """Standardise features, and encode them where the model has an encoder."""
-        return self.encoder(self.standardise(features))
+        """Standardise features, and encode them where the model has an encoder.
+
+        Features may be stored in half precision; from here on they are as the weights are.
+        """
+        return self.encoder(self.standardise(features.to(self.standardise.mean.dtype)))
+
+    def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
+        """Prepare features and send them through a network of single instances.
+
+        Args:
+            network: The network.
+            features: Instances; where there are many, they are taken a chunk at a time.
+        """
+        (found,) = by_chunks(lambda rows: (network(self.prepare(rows)),), features)
+        return found
 
     @property
     def uses_coordinates(self) -> bool:

@@ -79,7 +79,7 @@ class MeanPool(_PlainPool):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        embeddings = self.mlp(self.prepare(batch.features))
+        embeddings = self.through(self.mlp, batch.features)
         weights = _uniform(batch, embeddings)
         return ModelOutput(
             logits=self.classifier(pool(weights, embeddings, batch.offsets)),
@@ -98,7 +98,7 @@ class MaxPool(_PlainPool):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        instance_logits = self.classifier(self.mlp(self.prepare(batch.features)))
+        instance_logits = self.classifier(self.through(self.mlp, batch.features))
         deciding = critical_instances(instance_logits, batch.offsets)
         logits = instance_logits.gather(0, deciding)
         bag_index = batch.bag_index

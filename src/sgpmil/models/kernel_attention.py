@@ -191,7 +191,7 @@ class KernelAttention(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        embeddings = self.dropout(self.mlp(self.prepare(batch.features)))
+        embeddings = self.dropout(self.through(self.mlp, batch.features))
         embeddings = self.self_attention(embeddings, batch.offsets)
         attention_logits = self.attention(self.value(embeddings).tanh()).T
         attention = bag_softmax(attention_logits, batch.bag_index, batch.num_bags)

@@ -212,7 +212,7 @@ class MixMIL(MILModel):
         self.effect_std.copy_(variance.sqrt().clamp(min=_MIN_STD))
 
     def _features(self, batch: BagBatch) -> Float[Tensor, "T Q"]:
-        projected = self.projection(self.prepare(batch.features))
+        projected = self.through(self.projection, batch.features)
         return projected.to(self.intercept.dtype) / projected.shape[1] ** 0.5
 
     def _mean_and_draws(self, noise: Noise | None) -> Float[Tensor, "R P E"]:

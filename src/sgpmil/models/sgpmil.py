@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, uniform_points
 from sgpmil.gp.kernels import build_kernel, set_lengthscale, set_lengthscale_from_data
@@ -134,6 +135,12 @@ class SGPMIL(MILModel):
         r"""Project embeddings to the inputs of the process: $g_i = \sigma(W h_i + b)$."""
         return self.projection(embeddings).sigmoid()
 
+    def _embed_and_project(
+        self, features: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T G"]]:
+        embeddings = self.embed(features)
+        return embeddings, self.gp_inputs(embeddings)
+
     def attention_posterior(
         self, features: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
@@ -155,12 +162,10 @@ class SGPMIL(MILModel):
         """
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
-        embeddings = self.embed(batch.features)
-        inputs = self.gp_inputs(embeddings)
+        embeddings, inputs = by_chunks(self._embed_and_project, batch.features)
         logits_of_attention = draw(
             self.gp,
             inputs,
-            self.gp.posterior(inputs),
             batch.offsets,
             scheme=self.settings.sampling,
             num_samples=self.settings.num_samples,

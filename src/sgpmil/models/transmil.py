@@ -71,7 +71,7 @@ class TransMIL(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        embeddings = self.mlp(self.prepare(batch.features))
+        embeddings = self.through(self.mlp, batch.features)
         bounds = itertools.pairwise(batch.offsets.tolist())
         bags = [self._bag(embeddings[start:end]) for start, end in bounds]
         class_tokens = torch.stack([token for token, _ in bags])

@@ -179,8 +179,7 @@ class FoldData(lightning.LightningDataModule):
         self, batch: BagBatch, device: torch.device, dataloader_idx: int
     ) -> BagBatch:
         """Move a batch."""
-        dtype = torch.float64 if self.settings.precision == "64" else torch.float32
-        return batch.to(device, dtype=dtype, non_blocking=True)
+        return batch.to(device, non_blocking=True)
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:
