@@ -4,7 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgpmil.errors import SettingsError
-from sgpmil.models.pooling import POOLINGS, bag_softmax, pool, pooling_weights
+from sgpmil.models.pooling import (
+    POOLINGS,
+    _pool_at_once,
+    bag_softmax,
+    pool,
+    pool_values,
+    pooling_weights,
+)
 
 sizes_of_bags = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
@@ -83,3 +90,12 @@ def test_pool_is_the_weighted_sum(sizes, seed):
     member = torch.nn.functional.one_hot(index, len(sizes)).double()
     expected = torch.einsum("st,th,tb->bsh", weights, embeddings, member)
     assert torch.allclose(pool(weights, embeddings, offsets), expected, atol=1e-12)
+
+
+def test_few_columns_are_pooled_at_once_as_bag_by_bag(rng):
+    weights = torch.from_numpy(rng.random((3, 9)))
+    values = torch.from_numpy(rng.normal(size=(9, 2)))
+    offsets = torch.tensor([0, 1, 6, 9])
+    expected = torch.stack([weights[:, a:b] @ values[a:b] for a, b in ((0, 1), (1, 6), (6, 9))])
+    assert torch.allclose(pool_values(weights, values, offsets), expected, atol=1e-12)
+    assert torch.allclose(_pool_at_once(weights, values, offsets), expected, atol=1e-12)

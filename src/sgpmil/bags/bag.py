@@ -82,7 +82,8 @@ class BagBatch:
 
     Args:
         features: Instances of all bags.
-        offsets: First row of each bag, and the end of the last.
+        offsets: First row of each bag, and the end of the last. They stay in the main memory: what
+            is cut by them on a GPU must not wait for it.
         labels: Class index of each bag; `NO_LABEL` where unknown.
         slide_ids: Name of each bag's slide.
         coords: Top-left corners in level-0 pixels, where every bag has them.
@@ -140,13 +141,13 @@ class BagBatch:
 
     @property
     def sizes(self) -> Int[Tensor, " B"]:
-        """Number of instances of each bag."""
-        return self.offsets.diff()
+        """Number of instances of each bag, where the features are."""
+        return self.offsets.diff().to(self.features.device, non_blocking=True)
 
     @property
     def bag_index(self) -> Int[Tensor, " T"]:
         """Position of the bag that each instance belongs to."""
-        bags = torch.arange(self.num_bags, device=self.offsets.device)
+        bags = torch.arange(self.num_bags, device=self.features.device)
         return bags.repeat_interleave(self.sizes, output_size=self.features.shape[0])
 
     def to(
@@ -163,7 +164,6 @@ class BagBatch:
         return replace(
             self,
             features=self.features.to(device=device, dtype=dtype, non_blocking=non_blocking),
-            offsets=self.offsets.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             coords=moved(self.coords),
             patch_sizes=moved(self.patch_sizes),

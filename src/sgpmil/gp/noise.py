@@ -80,8 +80,9 @@ class RepeatableNoise:
         # incomplete block, so that otherwise a row would depend on how many follow it.
         longest = -(-int(sizes.max()) // _BLOCK) * _BLOCK
         rows = self._normal((longest, num_samples), like, stream=0)
-        position = torch.cat([torch.arange(int(size), device=like.device) for size in sizes])
-        return rows[position].T
+        start = offsets[:-1].repeat_interleave(sizes)
+        position = torch.arange(int(offsets[-1])) - start
+        return rows[position.to(like.device, non_blocking=True)].T
 
     def per_bag(
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]

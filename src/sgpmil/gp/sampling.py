@@ -84,7 +84,7 @@ def _draw_alone(
         xi = noise.per_function(num_samples, len(gp.whitened_mean), like)
         functions = gp.whitened_mean + xi @ gp.whitened_factor.T  # (S, M)
     if scheme == "shared":
-        sizes = offsets.diff()
+        sizes = offsets.diff().to(like.device)
         per_bag = noise.per_bag(num_samples, len(sizes), like)
         epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
     else:

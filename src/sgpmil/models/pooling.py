@@ -16,7 +16,7 @@ from torch import Tensor
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["POOLINGS", "Pooling", "bag_softmax", "pool", "pooling_weights"]
+__all__ = ["POOLINGS", "Pooling", "bag_softmax", "pool", "pool_values", "pooling_weights"]
 
 Pooling = Literal["sum", "mean", "normalised"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -79,6 +79,36 @@ def pool(
     return torch.stack(
         [weights[:, start:end] @ embeddings[start:end] for start, end in itertools.pairwise(bounds)]
     )
+
+
+def pool_values(
+    weights: Float[Tensor, "S T"], values: Float[Tensor, "T C"], offsets: Int[Tensor, " _"]
+) -> Float[Tensor, "B S C"]:
+    r"""Sum weighted values of few columns over each bag, $\sum_{i \in b} \tilde a_{si} v_i$.
+
+    What a linear classifier makes of pooled embeddings is the pooling of what it makes of the
+    instances: C columns are pooled in place of H.
+
+    Example:
+        >>> pool_values(torch.ones(1, 2), torch.tensor([[1.0], [3.0]]), torch.tensor([0, 2]))
+        tensor([[[4.]]])
+    """
+    if weights.device.type == "cpu":
+        return pool(weights, values, offsets)
+    # On a GPU a product a bag would be as many calls as there are bags.
+    return _pool_at_once(weights, values, offsets)
+
+
+def _pool_at_once(
+    weights: Float[Tensor, "S T"], values: Float[Tensor, "T C"], offsets: Int[Tensor, " _"]
+) -> Float[Tensor, "B S C"]:
+    """Pool by one product with the bags' indicator: no order of additions that may change."""
+    weighted = weights.unsqueeze(2) * values.to(weights.dtype)  # (S, T, C)
+    sizes = offsets.diff().to(weights.device, non_blocking=True)
+    bags = torch.arange(len(offsets) - 1, device=weights.device)
+    index = bags.repeat_interleave(sizes, output_size=weights.shape[1])
+    indicator = (index == bags.unsqueeze(1)).to(weights.dtype)  # (B, T)
+    return torch.einsum("bt,stc->bsc", indicator, weighted)
 
 
 def _bag_sum(

@@ -24,7 +24,7 @@ from sgpmil.gp.sparse import Posterior, SparseGP
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
-from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
+from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool_values, pooling_weights
 from sgpmil.shapes import Float, Int
 
 __all__ = ["SGPMIL", "SGPMILSettings"]
@@ -177,12 +177,16 @@ class SGPMIL(MILModel):
         else:
             attention = logits_of_attention.sigmoid()
         weights = pooling_weights(attention, bag_index, batch.sizes, self.settings.pooling)
-        bag_embeddings = pool(weights, embeddings, batch.offsets)
+        # Not in half precision: of thousands of instances, each adds a little.
+        with torch.autocast(weights.device.type, enabled=False):
+            classes = self.classifier.weight
+            instance_logits = embeddings.to(classes.dtype) @ classes.T
+            logits = pool_values(weights, instance_logits, batch.offsets) + self.classifier.bias
         return ModelOutput(
-            logits=self.classifier(bag_embeddings),
+            logits=logits,
             attention=attention,
             weights=weights,
-            instance_logits=embeddings @ self.classifier.weight.T,
+            instance_logits=instance_logits,
         )
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
