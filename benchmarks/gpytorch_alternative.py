@@ -14,16 +14,17 @@ Three ways through the same bags, taken in turn in one process, a bag a step:
 import argparse
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 
 import gpytorch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from workload import workload
 
 from sgpmil import fit
 from sgpmil.bags import BagDataset
+from sgpmil.experiments.workload import bag_sizes, random_dataset
 from sgpmil.models import SGPMILSettings
 from sgpmil.models.embedding import relu_layers
 
@@ -65,10 +66,8 @@ class Alternative(nn.Module):
         h = self.mlp(features)
         f = self.gp(self.projection(h).sigmoid())
         size = torch.Size([SETTINGS.num_samples])
-        if self.joint:
-            samples = f.rsample(size)
-        else:
-            samples = f.mean + f.stddev * torch.randn(*size, len(h))
+        noise = torch.randn(*size, len(h))
+        samples = f.rsample(size) if self.joint else f.mean + f.stddev * noise
         logits = self.classifier(samples.softmax(-1) @ h)
         nll = F.cross_entropy(logits, label.expand(len(logits)))
         return nll + self.gp.variational_strategy.kl_divergence() / num_bags
@@ -111,7 +110,7 @@ def sgpmil_seconds(bags: BagDataset, epochs: int) -> list[float]:
         "device": "cpu",
     }
     fit(bags, training=training, on_epoch=lambda _: ends.append(time.perf_counter()))
-    return [b - a for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def seconds(epoch: Callable[[], None]) -> float:
@@ -130,7 +129,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    bags = workload(options.bags).in_memory()
+    bags = random_dataset(bag_sizes(options.bags, seed=0), in_dim=1024, seed=0)
     epochs = {
         "dense layers alone": dense_epoch(bags),
         "GPyTorch, marginals": gpytorch_epoch(bags, joint=False),

@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import torch
 from sgpmil.bags import Bag, BagBatch, PackedStore
 from sgpmil.bags.store_index import PackedSlide, StoreIndex
 from sgpmil.evaluation import predict
+from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.models import build_model
 
 FEATURES = 1024
@@ -45,47 +45,23 @@ def write_store(folder: Path, num_instances: int) -> None:
     (folder / "index.json").write_text(index.to_json())
 
 
-class Peak:
-    """The largest memory of this process that is not a file's, while it runs."""
-
-    def __init__(self) -> None:
-        self.before = self.bytes = _anonymous()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.005):
-            self.bytes = max(self.bytes, _anonymous())
-
-    def end(self) -> float:
-        """Stop, and give the peak in GiB."""
-        self._stop.set()
-        self._thread.join()
-        return self.bytes / 2**30
-
-
-def _anonymous() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(x.split()[1]) * 1024 for x in lines if x.startswith(("RssAnon", "RssShmem")))
-
-
 def measure(job: str, model: str, folder: Path) -> dict[str, float]:
     """Predict the slide of a store, or train on it for a step."""
     bag: Bag = PackedStore.open(folder).dataset()[0]
     torch.manual_seed(0)
     network = build_model(model, in_dim=FEATURES, num_classes=2)
-    peak, start = Peak(), time.perf_counter()
-    if job == "predict":
-        predict(network, [bag])
-    else:
-        optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4)
-        batch = BagBatch.pack([bag])
-        network.train()
-        output = network(batch)
-        network.loss(output, batch.labels, num_bags=270).total.backward()
-        optimiser.step()
-    return {"seconds": time.perf_counter() - start, "peak_gib": peak.end()}
+    start = time.perf_counter()
+    with PeakMemory(torch.device("cpu")) as peak:
+        if job == "predict":
+            predict(network, [bag])
+        else:
+            optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4)
+            batch = BagBatch.pack([bag])
+            network.train()
+            output = network(batch)
+            network.loss(output, batch.labels, num_bags=270).total.backward()
+            optimiser.step()
+    return {"seconds": time.perf_counter() - start, "peak_gib": (peak.bytes or 0) / 2**30}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 import sgpmil
 from sgpmil.cli import (
     bags_commands,
+    bench_command,
     compare_command,
     demo_command,
     doctor_command,
@@ -67,6 +68,7 @@ app.command("train")(train_command.train)
 app.command("predict")(predict_command.predict)
 app.command("evaluate")(evaluate_command.evaluate)
 app.command("compare")(compare_command.compare)
+app.command("bench")(bench_command.bench)
 app.command("lipschitz")(lipschitz_command.lipschitz)
 app.add_typer(experiment_command.app, name="experiment")
 app.command("import-released")(predict_command.import_released)

@@ -95,13 +95,13 @@ def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
 
 
 @contextmanager
-def counting(text: str, total: int | None) -> Iterator[Progress]:
-    """Show a bar that counts slides; advance it with ``bar.advance(bar.task_ids[0])``."""
+def counting(text: str, total: int | None, unit: str = "slides") -> Iterator[Progress]:
+    """Show a bar that counts; advance it with ``bar.advance(bar.task_ids[0])``."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("slides"),
+        TextColumn(unit),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -1,0 +1,269 @@
+"""How fast every model trains and predicts, and what memory it takes."""
+
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.files import write_text
+from sgpmil.evaluation.predictor import predict
+from sgpmil.experiments.peak_memory import PeakMemory
+from sgpmil.experiments.study import sentence
+from sgpmil.experiments.workload import Workload, random_dataset
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import build_model
+from sgpmil.training.fit import fit
+
+__all__ = ["BenchRow", "BenchSettings", "Growth", "GrowthPoint", "bench", "write_bench"]
+
+Growth = Literal["instances", "bags"]
+_BAG_SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+_BAG_COUNTS = (16, 32, 64, 128, 256)
+_GROWING_BAG = 500
+"""Instances of each bag where their number grows."""
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What is measured.
+
+    Args:
+        models: Names of the models.
+        workload: The bags.
+        bags_per_step: Bags of a step; None takes each model's own number.
+        precision: Arithmetic of the dense layers; None takes each model's own.
+        repeats: Epochs, and passes over the test bags, of which the median counts.
+        growth_model: Model whose time and memory are measured as bags grow; None for none.
+        largest: Instances of the largest bag that is predicted then; training stops at a tenth.
+        device: ``auto``, ``cpu`` or ``gpu``.
+    """
+
+    models: tuple[str, ...]
+    workload: Workload = Workload()  # noqa: RUF009 (it is frozen)
+    bags_per_step: int | None = None
+    precision: str | None = None
+    repeats: int = 5
+    growth_model: str | None = "sgpmil"
+    largest: int = 100_000
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """A model on the workload.
+
+    Args:
+        model: Its name.
+        parameters: Number of its trainable parameters.
+        train_seconds: Median seconds of an epoch.
+        train_spread: Least and most seconds of an epoch.
+        predict_seconds: Median seconds of predicting the test bags, without instance scores.
+        train_bytes: Peak memory of training, the bags themselves left out.
+        predict_bytes: Peak memory of prediction, likewise.
+        error: Why it could not be measured.
+    """
+
+    model: str
+    parameters: int | None = None
+    train_seconds: float | None = None
+    train_spread: tuple[float, float] | None = None
+    predict_seconds: float | None = None
+    train_bytes: int | None = None
+    predict_bytes: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class GrowthPoint:
+    """Time and memory at one size.
+
+    Args:
+        along: Whether the bag's instances or the number of bags is what grows.
+        size: That number.
+        job: ``train`` for forward and backward, or ``predict``.
+        seconds: Median seconds.
+        bytes: Peak memory.
+    """
+
+    along: Growth
+    size: int
+    job: Literal["train", "predict"]
+    seconds: float
+    bytes: int | None
+
+
+def bench(
+    settings: BenchSettings,
+    device: torch.device,
+    *,
+    on_start: Callable[[str], None] = lambda _: None,
+    on_row: Callable[[BenchRow], None] = lambda _: None,
+) -> tuple[list[BenchRow], list[GrowthPoint]]:
+    """Measure models one after another in this process.
+
+    Args:
+        settings: What is measured.
+        device: Where; that of the settings.
+        on_start: Called with what is measured next.
+        on_row: Called with each model's result.
+    """
+    train, test = settings.workload.train(), settings.workload.test()
+    rows = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in settings.models:
+            on_start(name)
+            rows.append(_row(name, train, test, settings, device))
+            on_row(rows[-1])
+        points: list[GrowthPoint] = []
+        if settings.growth_model is not None:
+            on_start(f"{settings.growth_model}, growing bags")
+            points = list(_growth(settings.growth_model, settings, device))
+    return rows, points
+
+
+def write_bench(
+    path: Path, settings: BenchSettings, rows: Sequence[BenchRow], points: Sequence[GrowthPoint]
+) -> None:
+    """Write all that was measured, and where, as JSON.
+
+    Args:
+        path: File to write.
+        settings: What was measured.
+        rows: The models.
+        points: The growth.
+    """
+    content: dict[str, Any] = {
+        "machine": _machine(),
+        "settings": asdict(settings),
+        "models": [asdict(row) for row in rows],
+        "growth": [asdict(point) for point in points],
+    }
+    write_text(path, json.dumps(content, indent=1))
+
+
+def _row(
+    name: str, train: BagDataset, test: BagDataset, settings: BenchSettings, device: torch.device
+) -> BenchRow:
+    ends: list[float] = []
+    training: dict[str, Any] = {
+        "epochs": 1 + settings.repeats,
+        "select": "last",
+        "patience": 0,
+        "device": "gpu" if device.type == "cuda" else "cpu",
+    }
+    if settings.bags_per_step is not None:
+        training["bags_per_step"] = settings.bags_per_step
+    if settings.precision is not None:
+        training["precision"] = settings.precision
+    try:
+        with PeakMemory(device) as training_peak:
+            model = fit(
+                train,
+                model=name,
+                training=training,
+                on_epoch=lambda _: ends.append(_now(device)),
+            )
+        with PeakMemory(device) as predicting_peak:
+            model.to(device)
+            passes = [_timed(lambda: _predict(model, test, device), device)]
+        passes = [
+            _timed(lambda: _predict(model, test, device), device) for _ in range(settings.repeats)
+        ]
+    except Exception as error:  # noqa: BLE001 - one model's failure is not the others'
+        return BenchRow(name, error=sentence(error))
+    epochs = [after - before for before, after in pairwise(ends)]
+    return BenchRow(
+        name,
+        model.num_parameters(),
+        median(epochs),
+        (min(epochs), max(epochs)),
+        median(passes),
+        training_peak.bytes,
+        predicting_peak.bytes,
+    )
+
+
+def _growth(name: str, settings: BenchSettings, device: torch.device) -> Iterable[GrowthPoint]:
+    in_dim = settings.workload.in_dim
+    torch.manual_seed(0)
+    model = build_model(name, in_dim=in_dim, num_classes=2).to(device)
+    for size in (n for n in _BAG_SIZES if n <= settings.largest):
+        bags = random_dataset(np.array([size]), in_dim, seed=0)
+        yield _point(model, bags, "instances", size, "predict", settings.repeats, device)
+        if 10 * size <= settings.largest:
+            yield _point(model, bags, "instances", size, "train", settings.repeats, device)
+    for count in _BAG_COUNTS:
+        bags = random_dataset(np.full(count, _GROWING_BAG), in_dim, seed=0)
+        yield _point(model, bags, "bags", count, "predict", settings.repeats, device)
+        yield _point(model, bags, "bags", count, "train", settings.repeats, device)
+
+
+def _point(
+    model: MILModel,
+    bags: BagDataset,
+    along: Growth,
+    size: int,
+    job: Literal["train", "predict"],
+    repeats: int,
+    device: torch.device,
+) -> GrowthPoint:
+    def work() -> None:
+        if job == "predict":
+            _predict(model, bags, device)
+        else:
+            _step(model, bags, device)
+
+    with PeakMemory(device) as peak:
+        work()
+    passes = [_timed(work, device) for _ in range(max(1, repeats // 2))]
+    return GrowthPoint(along, size, job, median(passes), peak.bytes)
+
+
+def _predict(model: MILModel, bags: BagDataset, device: torch.device) -> None:
+    predict(model, bags, with_instances=False, device=device)
+
+
+def _step(model: MILModel, bags: BagDataset, device: torch.device) -> None:
+    batch = BagBatch.pack(list(bags)).to(device)
+    model.train()
+    model.zero_grad()
+    model.loss(model(batch), batch.labels, num_bags=len(bags)).total.backward()
+
+
+def _timed(work: Callable[[], None], device: torch.device) -> float:
+    start = _now(device)
+    work()
+    return _now(device) - start
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _machine() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        found["cpu"] = next((x.split(":")[1].strip() for x in lines if "model name" in x), None)
+    return found

@@ -1,0 +1,80 @@
+"""The most memory that something takes."""
+
+import ctypes
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+__all__ = ["PeakMemory"]
+
+_STATUS = Path("/proc/self/status")
+_EVERY = 0.005
+"""Seconds between two looks."""
+
+
+class PeakMemory:
+    """While it is entered, watches the memory that is taken beyond what was taken before.
+
+    On a GPU, what torch allocates there. On a CPU, the process's own memory: pages of files that
+    are mapped are not counted, for the system takes them back when it needs them.
+
+    Args:
+        device: Where the work is done.
+
+    Example:
+        >>> with PeakMemory(torch.device("cpu")) as peak:
+        ...     grown = torch.ones(2**25)
+        ...     del grown
+        >>> peak.bytes is None or peak.bytes >= 2**26
+        True
+    """
+
+    bytes: int | None = None
+    """The peak; None where the system does not tell."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stop = threading.Event()
+        self._before = self._most = 0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "PeakMemory":
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        elif _STATUS.exists():
+            _give_back_freed()
+            self._before = self._most = _own_memory()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+        elif self._thread.is_alive():
+            self._stop.set()
+            self._thread.join()
+            self.bytes = max(self._most, _own_memory()) - self._before
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_EVERY):
+            self._most = max(self._most, _own_memory())
+
+
+def _give_back_freed() -> None:
+    """Let the allocator return what earlier work has freed; else that would be used unseen."""
+    with suppress(OSError, AttributeError):  # not every C library can
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _own_memory() -> int:
+    lines = _STATUS.read_text().splitlines()
+    return sum(int(x.split()[1]) * 1024 for x in lines if x.startswith(("RssAnon", "RssShmem")))
