@@ -89,11 +89,14 @@ def run(arguments: Sequence[str] | None = None) -> None:
             raise
         _stop(str(error), 2)
     except KeyboardInterrupt:
-        _stop_interrupted(given)
+        _say_interrupted(given)
+        _leave(is_program=arguments is None)
     except SystemExit as stop:
         # typer makes an exit of Ctrl-C. An experiment has said how to go on.
-        if stop.code == _INTERRUPTED and given[:1] != ["experiment"]:
-            _stop_interrupted(given)
+        if stop.code == _INTERRUPTED:
+            if given[:1] != ["experiment"]:
+                _say_interrupted(given)
+            _leave(is_program=arguments is None)
         raise
     except BrokenPipeError:
         # The reader of our output (head, less) is gone; nothing is wrong.
@@ -111,21 +114,37 @@ def _dashed(argument: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def _stop_interrupted(given: Sequence[str]) -> None:
+def _say_interrupted(given: Sequence[str]) -> None:
     command = given[0] if given else ""
     how = ""
     if command in ("train", "demo"):
         how = " Go on with --resume."
-    elif command in ("extract", "phantom"):
+    elif command in ("extract", "phantom", "explain"):
         how = " Run it again: it goes on where it stopped."
-    _stop(f"Interrupted.{how}", _INTERRUPTED)
+    _say(f"Interrupted.{how}")
+
+
+def _leave(*, is_program: bool) -> None:
+    """Exit after an interruption.
+
+    Files are closed and processes stopped by now. Threads of libraries may still be at work, and
+    Python taken apart beneath them can crash: a program ends at once.
+    """
+    if is_program:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_INTERRUPTED)
+    raise SystemExit(_INTERRUPTED)
 
 
 def _stop(text: str, code: int) -> None:
-    Console(stderr=True, soft_wrap=True).print(
-        text, style="red" if code == 2 else None, markup=False, highlight=False
-    )
+    _say(text, "red")
     raise SystemExit(code)
+
+
+def _say(text: str, style: str | None = None) -> None:
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(text, style=style, markup=False, highlight=False)
 
 
 def _show_warning(

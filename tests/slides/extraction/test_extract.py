@@ -330,7 +330,7 @@ def test_stopped_in_the_middle_and_run_again_gives_the_same_bytes(tmp_path, stop
             os.killpg(stopped.pid, stop)
         _, error = stopped.communicate(timeout=60)
         if stop == signal.SIGINT:
-            assert stopped.returncode == 130
+            assert stopped.returncode == 130, error
             assert "Interrupted" in error
             assert "Traceback" not in error
             assert not list(folder.glob(".*"))
