@@ -5,6 +5,7 @@ import h5py
 import numpy as np
 import pytest
 
+from sgpmil.cli import output
 from sgpmil.cli.main import run
 
 
@@ -12,6 +13,8 @@ from sgpmil.cli.main import run
 def sgpmil(capfd, monkeypatch):
     """Run the command line as a user does; return exit code, standard output and error."""
     monkeypatch.setenv("COLUMNS", "200")
+    # It may have taken the width of another terminal when it was imported.
+    monkeypatch.setattr(output.console, "width", 200)
 
     def call(*arguments):
         code = 0
