@@ -169,7 +169,7 @@ def conclusions(monkeypatch, tmp_path):
                 "bags": [slide for batch in batches for slide in batch.slide_ids],
                 "labels": [label for batch in batches for label in batch.labels.tolist()],
                 "sizes": [batch.num_bags for batch in batches],
-                "dtype": {batch.features.dtype for batch in batches},
+                "dtype": {self.prepare(batch.features).dtype for batch in batches},
                 "training": self.training,
                 "gradients": torch.is_grad_enabled(),
                 "files": sorted(path.name for path in tmp_path.glob("*.safetensors")),
