@@ -103,8 +103,12 @@ class BagBatch:
     patch_sizes: Int[Tensor, " B"] | None = None
 
     @staticmethod
-    def pack(bags: Sequence[Bag]) -> "BagBatch":
+    def pack(bags: Sequence[Bag], features: Float[Tensor, "T D"] | None = None) -> "BagBatch":
         """Pack bags end to end.
+
+        Args:
+            bags: The bags.
+            features: Their features, where they lie end to end already.
 
         Raises:
             BagError: There are no bags, or their feature dimensions differ.
@@ -123,10 +127,7 @@ class BagBatch:
         coords = [bag.coords for bag in bags if bag.coords is not None]
         patch_sizes = [bag.patch_size or 0 for bag in bags]
         return BagBatch(
-            # A single bag may be larger than what is left of the memory: it is not copied.
-            features=bags[0].features
-            if len(bags) == 1
-            else torch.cat([bag.features for bag in bags]),
+            features=_end_to_end(bags) if features is None else features,
             offsets=torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]),
             labels=torch.tensor([NO_LABEL if bag.label is None else bag.label for bag in bags]),
             slide_ids=tuple(bag.slide_id for bag in bags),
@@ -185,6 +186,12 @@ class BagBatch:
                 zip(self.slide_ids, bounds[:-1], bounds[1:], strict=True)
             )
         ]
+
+
+def _end_to_end(bags: Sequence[Bag]) -> Float[Tensor, "T D"]:
+    if len(bags) == 1:  # it may be larger than what is left of the memory: it is not copied
+        return bags[0].features
+    return torch.cat([bag.features for bag in bags])
 
 
 def _check_shapes(bag: Bag) -> None:

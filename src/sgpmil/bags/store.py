@@ -103,6 +103,14 @@ class PackedStore:
             is_finite=True,
         )
 
+    def rows(self, slide_id: str) -> slice:
+        """Say which rows of the matrix are a slide's.
+
+        Raises:
+            BagError: The slide is unknown.
+        """
+        return self._rows[self._slide(slide_id).slide_id]
+
     def header(self, slide_id: str) -> BagHeader:
         """Say how large a bag is and what else is known of it.
 

@@ -11,8 +11,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.store import PackedStore
+from sgpmil.bags.store_reader import StoreReader
 
-__all__ = ["PackedBatches", "draw_epoch", "epoch_loader", "sequential_loader"]
+__all__ = ["PackedBatches", "draw_epoch", "epoch_loader", "sequential_loader", "store_reader"]
 
 
 def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) -> list[int]:
@@ -37,14 +39,23 @@ def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) 
 class PackedBatches(Dataset[BagBatch]):
     """Groups of bags, each packed when asked for.
 
+    What a reader packs is valid for as long as it says.
+
     Args:
         dataset: Where bags are read.
         groups: Positions in the data set, a group a batch.
+        reader: Reads them faster, where they are a packed store's.
     """
 
-    def __init__(self, dataset: BagDataset, groups: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        dataset: BagDataset,
+        groups: Sequence[Sequence[int]],
+        reader: StoreReader | None = None,
+    ) -> None:
         self.dataset = dataset
         self.groups = groups
+        self.reader = reader
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -53,17 +64,28 @@ class PackedBatches(Dataset[BagBatch]):
         if not 0 <= index < len(self.groups):
             raise IndexError(index)
         bags: list[Bag] = [self.dataset[position] for position in self.groups[index]]
-        return BagBatch.pack(bags)
+        return BagBatch.pack(bags) if self.reader is None else self.reader.pack(bags)
+
+
+def store_reader(dataset: BagDataset) -> StoreReader | None:
+    """Return what reads a data set's batches faster; None where it is not a packed store."""
+    return StoreReader(dataset.source) if isinstance(dataset.source, PackedStore) else None
 
 
 def epoch_loader(
-    dataset: BagDataset, *, seed: int, epoch: int, balanced: bool, bags_per_step: int
+    dataset: BagDataset,
+    *,
+    seed: int,
+    epoch: int,
+    balanced: bool,
+    bags_per_step: int,
+    reader: StoreReader | None = None,
 ) -> DataLoader[BagBatch]:
     """Return the training batches of an epoch."""
     labels = [label for label in dataset.labels if label is not None]
     order = draw_epoch(labels, seed=seed, epoch=epoch, balanced=balanced)
     groups = [order[i : i + bags_per_step] for i in range(0, len(order), bags_per_step)]
-    return _loader(dataset, groups)
+    return DataLoader(PackedBatches(dataset, groups, reader), batch_size=None)
 
 
 def sequential_loader(
@@ -84,8 +106,4 @@ def sequential_loader(
             groups.append([])
             total = size
         groups[-1].append(position)
-    return _loader(dataset, groups)
-
-
-def _loader(dataset: BagDataset, groups: Sequence[Sequence[int]]) -> DataLoader[BagBatch]:
     return DataLoader(PackedBatches(dataset, groups), batch_size=None)

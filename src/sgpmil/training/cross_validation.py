@@ -11,6 +11,7 @@ from typing import Any
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
+from sgpmil.bags.store import PackedStore
 from sgpmil.errors import SettingsError, SplitError
 from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -135,7 +136,8 @@ def cross_validate(
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(model, bags)
-    if _fits_in_memory(bags):
+    # A packed store is read as fast as memory once the system has it there.
+    if not isinstance(bags.source, PackedStore) and _fits_in_memory(bags):
         bags = bags.in_memory()
     with ExitStack() as stack:
         folder = None

@@ -14,7 +14,7 @@ from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
-from sgpmil.training.batches import epoch_loader, sequential_loader
+from sgpmil.training.batches import epoch_loader, sequential_loader, store_reader
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.schedule import learning_rate
@@ -157,6 +157,7 @@ class FoldData(lightning.LightningDataModule):
         self.train = train
         self.val = val
         self.settings = settings
+        self._reader = store_reader(train)
 
     def train_dataloader(self) -> Any:
         """Draw the batches of the current epoch."""
@@ -167,6 +168,7 @@ class FoldData(lightning.LightningDataModule):
             epoch=epoch,
             balanced=self.settings.balanced_sampling,
             bags_per_step=self.settings.bags_per_step,
+            reader=self._reader,
         )
 
     def val_dataloader(self) -> Any:
