@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from sgpmil.training.batches import PackedBatches, draw_epoch, epoch_loader, sequential_loader
+from sgpmil.training.batches import PackedBatches, draw_epoch, epoch_batches, sequential_loader
 
 from .conftest import toy_bags
 
@@ -57,7 +57,7 @@ def test_without_replacement_every_bag_comes_once_in_another_order():
 def test_the_loader_packs_the_drawn_bags_in_order(balanced):
     bags = toy_bags(7)
     order = draw_epoch([i % 2 for i in range(7)], seed=2, epoch=5, balanced=balanced)
-    batches = list(epoch_loader(bags, seed=2, epoch=5, balanced=balanced, bags_per_step=3))
+    batches = list(epoch_batches(bags, seed=2, epoch=5, balanced=balanced, bags_per_step=3))
     assert [batch.num_bags for batch in batches] == [3, 3, 1]
     assert [s for b in batches for s in b.slide_ids] == [f"s{i}" for i in order]
     assert [y for b in batches for y in b.labels.tolist()] == [i % 2 for i in order]

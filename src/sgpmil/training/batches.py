@@ -14,7 +14,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
 
-__all__ = ["PackedBatches", "draw_epoch", "epoch_loader", "sequential_loader", "store_reader"]
+__all__ = ["PackedBatches", "draw_epoch", "epoch_batches", "sequential_loader", "store_reader"]
 
 
 def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) -> list[int]:
@@ -72,7 +72,7 @@ def store_reader(dataset: BagDataset) -> StoreReader | None:
     return StoreReader(dataset.source) if isinstance(dataset.source, PackedStore) else None
 
 
-def epoch_loader(
+def epoch_batches(
     dataset: BagDataset,
     *,
     seed: int,
@@ -80,12 +80,12 @@ def epoch_loader(
     balanced: bool,
     bags_per_step: int,
     reader: StoreReader | None = None,
-) -> DataLoader[BagBatch]:
+) -> PackedBatches:
     """Return the training batches of an epoch."""
     labels = [label for label in dataset.labels if label is not None]
     order = draw_epoch(labels, seed=seed, epoch=epoch, balanced=balanced)
     groups = [order[i : i + bags_per_step] for i in range(0, len(order), bags_per_step)]
-    return DataLoader(PackedBatches(dataset, groups, reader), batch_size=None)
+    return PackedBatches(dataset, groups, reader)
 
 
 def sequential_loader(

@@ -215,7 +215,7 @@ def _conclude(network: MILModel, data: FoldData) -> None:
     network.to(device).eval()
     batches = sequential_loader(data.train)
     with torch.no_grad():
-        network.conclude(data.transfer_batch_to_device(b, device, 0) for b in batches)
+        network.conclude(batch.to(device) for batch in batches)
     network.cpu()
 
 

@@ -1,4 +1,9 @@
-"""The bridge between a model and Lightning: no maths, only the steps of a loop."""
+"""The bridge between a model and Lightning: no maths, only the steps of a loop.
+
+To Lightning an epoch is one batch: what it does between two batches (hooks, transfers, counters)
+costs about half a millisecond, as long as a step on a GPU may take. It keeps the epochs, the
+validation, the checkpoints and the callbacks.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +11,8 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
@@ -14,11 +21,17 @@ from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
-from sgpmil.training.batches import epoch_loader, sequential_loader, store_reader
+from sgpmil.training.batches import (
+    PackedBatches,
+    epoch_batches,
+    sequential_loader,
+    store_reader,
+)
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.steps import OptimiserSteps, dense_arithmetic
 
 __all__ = ["FoldData", "LightningModel"]
 
@@ -46,6 +59,7 @@ class LightningModel(lightning.LightningModule):
         on_divergence: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False
         self.model = model
         self.settings = settings
         self.num_bags = num_bags
@@ -55,6 +69,8 @@ class LightningModel(lightning.LightningModule):
         self.val_loss: list[tuple[torch.Tensor, int]] = []
         self.val_predictions: list[Prediction] = []
         self.epoch_metrics: dict[str, float] = {}
+        self._steps: OptimiserSteps | None = None
+        self._scaler_state: dict[str, Any] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser of the settings."""
@@ -69,41 +85,67 @@ class LightningModel(lightning.LightningModule):
         self.train_loss.clear()
         self.epoch_metrics = {"epoch": self.current_epoch, "learning_rate": rate}
 
-    def on_train_batch_start(self, batch: BagBatch, batch_idx: int) -> None:
-        """Set the random state from the epoch alone, so that a resume repeats.
+    def training_step(self, batches: PackedBatches, batch_idx: int) -> None:
+        """Train on the batches of an epoch."""
+        del batch_idx
+        steps = self._optimiser_steps()
+        # From the epoch alone, so that a resume repeats.
+        torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+        last = len(batches) - 1
+        for number in range(len(batches)):
+            if self.trainer.received_sigterm:
+                raise SIGTERMException
+            batch = batches[number].to(self.device, non_blocking=True)
+            steps.backward(self.training_pass(steps, batch, number))
+            if (number + 1) % self.settings.accumulate_steps == 0 or number == last:
+                steps.step()
+        self._check_weights(batch, last)
 
-        Not at the epoch's start: how often Lightning starts a loader, which draws a number, is
-        another in a resumed epoch.
+    def training_pass(self, steps: OptimiserSteps, batch: BagBatch, number: int) -> Loss:
+        """Compute the loss of a packed batch, the epoch's next.
+
+        Raises:
+            TrainingError: The model cannot compute it, or it is not finite.
         """
-        if batch_idx == 0:
-            torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
-
-    def training_step(self, batch: BagBatch, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a packed batch."""
         try:
-            output = self.model(batch)
-            loss = self.model.loss(output, batch.labels, self.num_bags)
+            output, loss = steps.forward(batch)
         except TrainingError as error:
-            raise self._stopped("A step failed", self.global_step, batch, str(error)) from error
-        if self.device.type == "cpu" or batch_idx % _CHECK_EVERY_ON_GPU == 0:
-            self._check(loss, output, batch)
+            raise self._stopped("A step failed", number, batch, str(error)) from error
+        if self.device.type == "cpu" or number % _CHECK_EVERY_ON_GPU == 0:
+            self._check(loss, output, batch, number)
         self.train_loss.append(loss.total.detach())
-        return loss.total
+        return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: BagBatch, batch_idx: int) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what float16 gradients are scaled by."""
+        checkpoint["gradient_scaler"] = self._optimiser_steps().scaler.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it up again, once there is an optimiser."""
+        self._scaler_state = checkpoint.get("gradient_scaler", {})
+
+    def _optimiser_steps(self) -> OptimiserSteps:
+        if self._steps is None:
+            optimiser = self.optimizers(use_pl_optimizer=False)
+            if not isinstance(optimiser, torch.optim.Optimizer):
+                raise TypeError(f"Expected one optimiser, but got {type(optimiser).__name__}.")
+            self._steps = OptimiserSteps(self.model, optimiser, self.settings, self.num_bags)
+            if self._scaler_state:
+                self._steps.scaler.load_state_dict(self._scaler_state)
+        return self._steps
+
+    def _check_weights(self, batch: BagBatch, number: int) -> None:
         """Look at the weights before the epoch is checkpointed: a resume must be able to go on."""
-        del outputs, batch_idx
-        if not self.trainer.is_last_batch:
-            return
         name = first_weights_not_finite(self.model)
         if name is not None:
             cause = f"a step of this epoch was too large for '{name}': lower the learning rate."
-            raise self._stopped("The weights are not finite", self.global_step - 1, batch, cause)
+            raise self._stopped("The weights are not finite", number, batch, cause)
 
     def validation_step(self, batch: BagBatch, batch_idx: int) -> None:
         """Predict a packed batch, and score it on the scale of the training loss."""
-        output = self.model(batch)
-        loss = self.model.loss(output, batch.labels, self.num_bags)
+        with dense_arithmetic(self.settings.precision, batch.features.device):
+            output = self.model(batch)
+            loss = self.model.loss(output, batch.labels, self.num_bags)
         self.val_loss.append((loss.total, batch.num_bags))
         labels = batch.labels.tolist()
         # Not in half precision, in which a softmax is far from summing to 1.
@@ -125,14 +167,18 @@ class LightningModel(lightning.LightningModule):
         self.val_predictions.clear()
         self.val_loss.clear()
 
-    def _check(self, loss: Loss, output: ModelOutput, batch: BagBatch) -> None:
+    def _check(self, loss: Loss, output: ModelOutput, batch: BagBatch, number: int) -> None:
         if torch.isfinite(loss.total):
             return
         terms = ", ".join(f"{name} {term.item():g}" for name, term in loss.terms.items())
         cause = f"{likely_cause(self.model, batch, output, loss)}."
-        raise self._stopped(f"The loss is not finite ({terms})", self.global_step, batch, cause)
+        raise self._stopped(f"The loss is not finite ({terms})", number, batch, cause)
 
-    def _stopped(self, what: str, step: int, batch: BagBatch, cause: str) -> TrainingError:
+    def _stopped(self, what: str, number: int, batch: BagBatch, cause: str) -> TrainingError:
+        """Say what happened at the epoch's pass of that number."""
+        passes = -(-self.num_bags // self.settings.bags_per_step)
+        steps = -(-passes // self.settings.accumulate_steps)
+        step = self.current_epoch * steps + number // self.settings.accumulate_steps
         if self.on_divergence is not None:
             self.on_divergence()
         return TrainingError(
@@ -162,7 +208,7 @@ class FoldData(lightning.LightningDataModule):
     def train_dataloader(self) -> Any:
         """Draw the batches of the current epoch."""
         epoch = 0 if self.trainer is None else self.trainer.current_epoch
-        return epoch_loader(
+        batches = epoch_batches(
             self.train,
             seed=self.settings.seed,
             epoch=epoch,
@@ -170,6 +216,7 @@ class FoldData(lightning.LightningDataModule):
             bags_per_step=self.settings.bags_per_step,
             reader=self._reader,
         )
+        return DataLoader(_Single(batches), batch_size=None)
 
     def val_dataloader(self) -> Any:
         """Return the validation bags in order."""
@@ -178,10 +225,25 @@ class FoldData(lightning.LightningDataModule):
         return sequential_loader(self.val)
 
     def transfer_batch_to_device(
-        self, batch: BagBatch, device: torch.device, dataloader_idx: int
-    ) -> BagBatch:
-        """Move a batch."""
-        return batch.to(device, non_blocking=True)
+        self, batch: BagBatch | PackedBatches, device: torch.device, dataloader_idx: int
+    ) -> BagBatch | PackedBatches:
+        """Move a batch; those of an epoch are moved one by one when their turn comes."""
+        return batch.to(device, non_blocking=True) if isinstance(batch, BagBatch) else batch
+
+
+class _Single(Dataset[PackedBatches]):
+    """An epoch as one item."""
+
+    def __init__(self, batches: PackedBatches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> PackedBatches:
+        if index != 0:
+            raise IndexError(index)
+        return self.batches
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

@@ -26,8 +26,7 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
         model: The model.
     """
     rate, weight_decay, betas = settings.learning_rate, settings.weight_decay, settings.betas
-    # One pass over the weights, where Lightning can clip the gradient with it.
-    fused = settings.precision in ("32", "64")
+    fused = True  # one pass over the weights
     match settings.optimiser:
         case "adamw":
             return torch.optim.AdamW(

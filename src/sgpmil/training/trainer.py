@@ -1,11 +1,10 @@
-"""Lightning's trainer, set up for a fold: precision, device, logger, and silence."""
+"""Lightning's trainer, set up for a fold: device, logger, and silence."""
 
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
@@ -17,14 +16,6 @@ from sgpmil.training.callbacks import AtomicCheckpointIO
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["lightning_trainer"]
-
-_PRECISION: dict[str, Any] = {
-    "32": "32-true",
-    # Model and batches are float64 already; Lightning's own plugin cannot convert a `BagBatch`.
-    "64": "32-true",
-    "bf16": "bf16-mixed",
-    "16": "16-mixed",
-}
 
 
 @contextmanager
@@ -47,9 +38,6 @@ def lightning_trainer(
             accelerator=compute_device(settings.device).type,
             devices=1,
             max_epochs=settings.epochs,
-            precision=_PRECISION[settings.precision],
-            gradient_clip_val=settings.gradient_clip or None,
-            accumulate_grad_batches=settings.accumulate_steps,
             callbacks=list(callbacks),
             logger=_logger(settings.logger, folder),
             plugins=[AtomicCheckpointIO()],

@@ -1,0 +1,69 @@
+"""An optimiser step: forward, backward, clip, step, with nothing of a framework between them."""
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.training.settings import TrainingSettings
+
+__all__ = ["OptimiserSteps", "dense_arithmetic"]
+
+_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
+
+
+def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """Compute dense layers in half precision where that is asked for.
+
+    Args:
+        precision: As of `TrainingSettings`.
+        device: Where they are computed.
+    """
+    half = _HALF.get(precision)
+    return torch.autocast(device.type, half, enabled=half is not None)
+
+
+class OptimiserSteps:
+    """Trains a model, pass by pass.
+
+    Args:
+        model: The model.
+        optimiser: Its optimiser.
+        settings: How it is trained.
+        num_bags: Number of training bags.
+    """
+
+    def __init__(
+        self,
+        model: MILModel,
+        optimiser: torch.optim.Optimizer,
+        settings: TrainingSettings,
+        num_bags: int,
+    ) -> None:
+        self.model = model
+        self.optimiser = optimiser
+        self.settings = settings
+        self.num_bags = num_bags
+        # Gradients in float16 vanish unless the loss is made larger for the while.
+        self.scaler = torch.amp.GradScaler(enabled=settings.precision == "16")
+
+    def forward(self, batch: BagBatch) -> tuple[ModelOutput, Loss]:
+        """Pass a batch through the model, and compute its loss."""
+        with dense_arithmetic(self.settings.precision, batch.features.device):
+            output = self.model(batch)
+            return output, self.model.loss(output, batch.labels, self.num_bags)
+
+    def backward(self, loss: Loss) -> None:
+        """Add the gradient of a pass, as its share in the mean over the passes of a step."""
+        self.scaler.scale(loss.total / self.settings.accumulate_steps).backward()
+
+    def step(self) -> None:
+        """Take a step with the gradients of the passes since the last."""
+        if self.settings.gradient_clip:
+            self.scaler.unscale_(self.optimiser)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad()
