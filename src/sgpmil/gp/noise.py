@@ -4,6 +4,7 @@ Training takes fresh noise. Prediction takes repeatable noise, the same for ever
 slide's prediction does not depend on which other slides share its batch.
 """
 
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,6 +15,9 @@ from sgpmil.shapes import Float, Int
 __all__ = ["FreshNoise", "Noise", "RepeatableNoise", "ZeroNoise"]
 
 _BLOCK = 16
+
+_REMEMBERED = 2**20
+"""Most values of draws that are kept for the next bag, which needs the same."""
 
 
 @runtime_checkable
@@ -77,8 +81,9 @@ class RepeatableNoise:
         """See `Noise`; the k-th instance of each bag gets the same draws."""
         sizes = offsets.diff()
         # One row an instance, in whole blocks: torch draws normals 16 at a time and redraws an
-        # incomplete block, so that otherwise a row would depend on how many follow it.
-        longest = -(-int(sizes.max()) // _BLOCK) * _BLOCK
+        # incomplete block, so that otherwise a row would depend on how many follow it. As many
+        # rows for bags of similar size, so that they are drawn once.
+        longest = max(_BLOCK, 2 ** (int(sizes.max()) - 1).bit_length())
         rows = self._normal((longest, num_samples), like, stream=0)
         start = offsets[:-1].repeat_interleave(sizes)
         position = torch.arange(int(offsets[-1])) - start
@@ -98,9 +103,9 @@ class RepeatableNoise:
         return self._normal((num_samples, num_inducing), like, stream=2)
 
     def _normal(self, shape: tuple[int, int], like: Tensor, *, stream: int) -> Tensor:
-        # On the CPU: a GPU's draws depend on how many are drawn at once.
-        generator = torch.Generator().manual_seed(3 * self.seed + stream)
-        return torch.randn(shape, dtype=like.dtype, generator=generator).to(like.device)
+        few = shape[0] * shape[1] <= _REMEMBERED
+        draws = _remembered_draws if few else _draws
+        return draws(3 * self.seed + stream, shape, like.dtype, like.device)
 
 
 class ZeroNoise:
@@ -123,6 +128,17 @@ class ZeroNoise:
     ) -> Float[Tensor, "S M"]:
         """See `Noise`."""
         return like.new_zeros(num_samples, num_inducing)
+
+
+def _draws(
+    seed: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "R S"]:
+    # On the CPU: a GPU's draws depend on how many are drawn at once.
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=dtype, generator=generator).to(device)
+
+
+_remembered_draws = lru_cache(maxsize=16)(_draws)
 
 
 def _normal(shape: tuple[int, int], like: Tensor) -> Tensor:
