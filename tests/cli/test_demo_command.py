@@ -28,10 +28,10 @@ def test_from_slides_to_maps(sgpmil, tmp_path):
     code, out, error = sgpmil("demo", *arguments)
     assert code == 0, error
     assert "drawn, not patients'" in out
-    for command in ("phantom", "extract", "train", "evaluate"):
+    for command in ("phantom", "extract", "train", "evaluate", "explain"):
         assert f"$ sgpmil {command} " in out
     assert "instance AUC, evidence" in out
-    maps = sorted((run / "maps").glob("map-*.png"))
+    maps = sorted((run / "explanation" / "maps").glob("*.png"))
     assert len(maps) == 4
     for path in maps:
         assert str(path) in out

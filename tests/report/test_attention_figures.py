@@ -3,12 +3,11 @@ from itertools import pairwise
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores
-from sgpmil.report.attention_figures import AttentionPanel, attention_figure, attention_map_figure
+from sgpmil.report.attention_figures import AttentionPanel, attention_figure
 from sgpmil.report.canvas import save_figure
 
 
@@ -20,7 +19,6 @@ def random_scores(num, evidence=True, seed=0):
         attention_std=0.2 * weight,
         evidence_mean=weight[:, None] * logit if evidence else None,
         evidence_std=0.2 * weight[:, None] * np.abs(logit) if evidence else None,
-        coords=np.stack([np.arange(num) % 7, np.arange(num) // 7], axis=1) * 512,
         instance_labels=np.arange(num) % 2,
     )
 
@@ -85,48 +83,9 @@ def test_blocks_do_not_overlap():
         assert upper.y0 >= lower.y1
 
 
-def test_map_puts_values_at_their_places(tmp_path):
-    scores = random_scores(40)
-    figure = attention_map_figure(scores, "slide 1", class_index=1, class_name="tumour")
-    collections = [
-        collection
-        for axes in figure.axes
-        for collection in axes.collections
-        if isinstance(collection, PolyCollection) and len(collection.get_paths()) == 40
-    ]
-    e = scores.evidence_mean
-    expected = [
-        scores.attention_mean,
-        scores.attention_std,
-        e[:, 1] - (e[:, 0] + e[:, 2]) / 2,
-    ]
-    assert len(collections) == 3
-    for collection, values in zip(collections, expected, strict=True):
-        # The strongest are drawn last, on top.
-        order = np.argsort(np.abs(values), kind="stable")
-        np.testing.assert_allclose(collection.get_array(), values[order])
-        corners = np.array([path.vertices[:4] for path in collection.get_paths()])
-        np.testing.assert_array_equal(corners.min(axis=1), scores.coords[order])
-        np.testing.assert_array_equal(corners.max(axis=1), scores.coords[order] + 512)
-    low, high = collections[2].get_clim()
-    assert low == -high
-    assert "n = 40" in figure.get_suptitle()
-    assert figure.axes[0].yaxis_inverted()
-    save_figure(figure, tmp_path / "m.png", dpi=40)
-
-
-def test_map_without_evidence_and_of_one_instance(tmp_path):
-    figure = attention_map_figure(random_scores(20, evidence=False), "slide")
-    assert len(figure.axes) == 4
-    save_figure(figure, tmp_path / "m.png", dpi=40)
-    save_figure(attention_map_figure(random_scores(1), "slide"), tmp_path / "one.png", dpi=40)
-
-
 def test_unusable():
     with pytest.raises(PredictionError, match="at least one bag"):
         attention_figure([])
-    with pytest.raises(PredictionError, match="coordinates"):
-        attention_map_figure(InstanceScores(np.ones(2), np.ones(2)), "slide")
     with pytest.raises(PredictionError, match=r"shape \(5, h, w\)"):
         AttentionPanel("bag", np.ones((4, 2, 2)), random_scores(5))
     with pytest.raises(PredictionError, match=r"but got \(5, 2, 2, 4\)"):

@@ -59,16 +59,18 @@ def _steps(
             *("evaluate", run / "run", "--annotations", phantoms / "annotations"),
             *("--out", run / "evaluation", "--overwrite"),
         ),
+        (
+            *("explain", run / "run", "--slides", phantoms / "slides"),
+            *("--annotations", phantoms / "annotations", "--most", 4),
+            *("--out", run / "explanation", "--overwrite"),
+        ),
     ]
     return [[str(word) for word in step] for step in steps]
 
 
 def _slides(run: Path, steps: list[list[str]]) -> None:
-    """Run the commands, then draw maps."""
+    """Run the commands."""
     from sgpmil.cli.main import app
-    from sgpmil.report.slide_maps import write_slide_maps
-    from sgpmil.slides.annotations import open_annotations
-    from sgpmil.training.run_predictions import read_tested_folds
 
     start = time.perf_counter()
     console.print(
@@ -80,14 +82,8 @@ def _slides(run: Path, steps: list[list[str]]) -> None:
         failure = app(step, standalone_mode=False)
         if failure:
             raise typer.Exit(failure)
-    maps = write_slide_maps(
-        run / "maps",
-        [fold.test for fold in read_tested_folds(run / "run").folds],
-        run / "phantoms" / "slides",
-        open_annotations(run / "phantoms" / "annotations"),
-    )
-    console.print("\nMaps of where the model looked, beside the slides and their tumours:")
-    for path in maps:
+    console.print("\nMaps of where the model looked, over the slides and their tumours:")
+    for path in sorted((run / "explanation" / "maps").glob("*.png")):
         console.print(f"  {path}")
     console.print(f"Evaluation: {run / 'evaluation'}")
     console.print(f"All of it took {time.perf_counter() - start:.0f} s.")

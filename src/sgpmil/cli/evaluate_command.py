@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sgpmil.cli.annotation_options import (
+    AnnotationsPath,
+    MaskDownsample,
+    MinCoverage,
+    Regions,
+    annotation_folder,
+)
 from sgpmil.cli.assessment_output import print_assessment
 from sgpmil.cli.output import console
 from sgpmil.errors import RunFolderError, SettingsError
 
 if TYPE_CHECKING:
     from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold
-    from sgpmil.slides.annotations.folder import AnnotationFolder
 
 __all__ = ["evaluate"]
 
@@ -43,27 +49,10 @@ def evaluate(
     coverage: Annotated[
         float, typer.Option(help="Share of slides whose label prediction sets promise to hold.")
     ] = 0.9,
-    annotations: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of <slide>.xml (ASAP), <slide>.geojson (QuPath) or <slide>_mask.tif that "
-            "label the patches."
-        ),
-    ] = None,
-    regions: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of the positive regions of the annotations, comma-separated; camelyon and "
-            "bracs name the rules of these sets."
-        ),
-    ] = None,
-    min_coverage: Annotated[
-        float, typer.Option(help="Least share of a patch in the regions; 0 for any overlap.")
-    ] = 0.5,
-    mask_downsample: Annotated[
-        float | None,
-        typer.Option(help="Side of a mask's pixel in level-0 pixels, where the file does not say."),
-    ] = None,
+    annotations: AnnotationsPath = None,
+    regions: Regions = None,
+    min_coverage: MinCoverage = 0.5,
+    mask_downsample: MaskDownsample = None,
     mpp: Annotated[
         float | None,
         typer.Option(
@@ -114,7 +103,7 @@ def evaluate(
     )
     if annotations is None and (mpp is not None or pixels):
         raise SettingsError("--mpp and --pixels are about --annotations. Add a folder of them.")
-    labels = _annotations(annotations, regions, mask_downsample)
+    labels = annotation_folder(annotations, regions, mask_downsample)
     folds = _folds(predictions, validation)
     assessment = assess(folds, labels, options)
     print_assessment(assessment, str(predictions), "patients" if patients else "slides")
@@ -130,33 +119,6 @@ def _folds(path: Path, validation: Path | None) -> "tuple[TestedFold, ...]":
         total = len(found.folds) + len(found.unfinished)
         console.print(f"{len(found.unfinished)} of {total} folds are not done.")
     return found.folds
-
-
-def _annotations(
-    folder: Path | None, regions: str | None, mask_downsample: float | None
-) -> "AnnotationFolder | None":
-    if folder is None:
-        if regions is not None or mask_downsample is not None:
-            raise SettingsError(
-                "--regions and --mask-downsample are about --annotations. Add a folder of them."
-            )
-        return None
-    from sgpmil.slides.annotations.bracs import bracs_rule
-    from sgpmil.slides.annotations.folder import ClassRule, open_annotations
-    from sgpmil.slides.annotations.regions import CAMELYON, RegionRule
-
-    rule: RegionRule | ClassRule | None = None
-    if regions is not None:
-        names = tuple(name.strip() for name in regions.split(",") if name.strip())
-        known: dict[tuple[str, ...], RegionRule | ClassRule] = {
-            ("camelyon",): CAMELYON,
-            ("bracs",): bracs_rule,
-        }
-        # What CAMELYON excludes stays a hole, unless it is named as positive.
-        holes = tuple(hole for hole in CAMELYON.excluded if hole not in names)
-        own = RegionRule(positive=names, excluded=holes)
-        rule = known.get(tuple(name.casefold() for name in names), own)
-    return open_annotations(folder, rule, mask_downsample=mask_downsample)
 
 
 def _write(

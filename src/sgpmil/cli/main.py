@@ -23,10 +23,12 @@ from sgpmil.cli import (
     doctor_command,
     evaluate_command,
     experiment_command,
+    explain_command,
     extract_command,
     lipschitz_command,
     phantom_command,
     predict_command,
+    report_command,
     train_command,
 )
 from sgpmil.cli.output import console
@@ -68,6 +70,8 @@ app.command("train")(train_command.train)
 app.command("predict")(predict_command.predict)
 app.command("evaluate")(evaluate_command.evaluate)
 app.command("compare")(compare_command.compare)
+app.command("explain")(explain_command.explain)
+app.command("report")(report_command.report)
 app.command("bench")(bench_command.bench)
 app.command("lipschitz")(lipschitz_command.lipschitz)
 app.add_typer(experiment_command.app, name="experiment")

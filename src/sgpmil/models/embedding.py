@@ -50,7 +50,11 @@ class Standardise(nn.Module):
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
         """Standardise."""
-        return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        found = features - self.mean
+        if found.requires_grad:
+            return (found / self.scale).clamp(-self.limit, self.limit)
+        # Of no other use: memory for each step would cost more than the steps.
+        return found.div_(self.scale).clamp_(-self.limit, self.limit)
 
 
 def relu_layers(dims: Sequence[int]) -> nn.Sequential:

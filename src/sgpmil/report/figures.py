@@ -16,11 +16,7 @@ from sgpmil.evaluation.calibration import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import RocCurve, auroc, roc_curve
-from sgpmil.report.attention_figures import (
-    AttentionPanel,
-    attention_figure,
-    attention_map_figure,
-)
+from sgpmil.report.attention_figures import AttentionPanel, attention_figure
 from sgpmil.report.canvas import (
     COLOURS,
     GREY,
@@ -30,6 +26,7 @@ from sgpmil.report.canvas import (
     save_figure,
     style_axes,
 )
+from sgpmil.report.map_figures import attention_map_figure
 from sgpmil.shapes import Float, Int
 
 __all__ = [

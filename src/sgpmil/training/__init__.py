@@ -6,11 +6,8 @@
 - `cross_validation`: all folds, each scored on its own test set
 - `run_folder`: what a run leaves on disk
 - `classifier`: `SGPMILClassifier`, in the manner of scikit-learn
-- `trainer`, `lightning_module`, `callbacks`, `batches`, `optimisers`, `schedule`, `divergence`:
-  parts of `fit`
+- `trainer`, `lightning_module`, `steps`, `callbacks`, `batches`, `optimisers`, `schedule`,
+  `divergence`: parts of `fit`
+- `lightning_package`: Lightning, imported late
 - `progress`: the bar
 """
-
-from sgpmil.torchvision_import import mend_torchvision
-
-mend_torchvision()  # Lightning imports it in passing.

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.models.checkpoint import save_model
 from sgpmil.training.lightning_module import LightningModel
+from sgpmil.training.lightning_package import TorchCheckpointIO, lightning
 
 __all__ = [
     "AtomicCheckpointIO",

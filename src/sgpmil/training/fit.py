@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 
@@ -33,6 +32,7 @@ from sgpmil.training.callbacks import (
 )
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.lightning_module import FoldData, LightningModel
+from sgpmil.training.lightning_package import lightning
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
 

@@ -8,10 +8,8 @@ validation, the checkpoints and the callbacks.
 from collections.abc import Callable
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import BagBatch
@@ -28,6 +26,7 @@ from sgpmil.training.batches import (
     store_reader,
 )
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
+from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import lightning
 import torch
-from lightning.pytorch.loggers import Logger
 
 from sgpmil.errors import MissingPartError
 from sgpmil.evaluation.device import compute_device
 from sgpmil.training.callbacks import AtomicCheckpointIO
+from sgpmil.training.lightning_package import Logger, lightning
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["lightning_trainer"]

@@ -121,6 +121,9 @@ def as_features(array: NDArray[Any] | Tensor, path: Path) -> Float[Tensor, "N D"
         return array.detach().to("cpu", torch.float32).reshape(num_instances, feature_dim)
     if array.dtype.kind not in "fiu":
         raise _not_numeric(str(array.dtype), path)
+    if array.dtype == np.float16 and array.dtype.isnative and array.flags.writeable:
+        # torch is several times as fast as NumPy at this.
+        return torch.from_numpy(array).float().reshape(num_instances, feature_dim)
     # A float64 beyond float32's range becomes infinite, which `Bag` refuses with its row.
     with np.errstate(over="ignore"):
         matrix = np.ascontiguousarray(array, dtype=np.float32)

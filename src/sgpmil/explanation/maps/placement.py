@@ -1,7 +1,6 @@
 """Where the instances of a slide lie, and how large they are."""
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import InstanceScores
@@ -68,6 +67,8 @@ def patch_side(scores: InstanceScores) -> int:
     if len(steps):
         found, counts = np.unique(steps, return_counts=True)
         return int(found[np.argmax(counts)])
+    from scipy.spatial import cKDTree  # slow to import, seldom needed
+
     nearest, _ = cKDTree(places).query(places, k=2, p=np.inf)
     return max(1, round(float(np.median(nearest[:, 1]))))
 

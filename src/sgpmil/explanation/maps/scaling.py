@@ -3,7 +3,6 @@
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.stats import rankdata
 
 from sgpmil.errors import ExplanationError
 from sgpmil.shapes import Float
@@ -59,6 +58,8 @@ def scaled(values: Float[np.ndarray, " N"], scale: ScaleKind) -> Float[np.ndarra
     if lowest == highest:
         result[known] = 0.5
     elif scale == "rank":
+        from scipy.stats import rankdata  # half a second to import, seldom needed
+
         result[known] = (rankdata(numbers) - 1) / (len(numbers) - 1)
     else:
         # Halved first: the difference of two large numbers need not be a number.

@@ -1,0 +1,160 @@
+"""The folder that an explanation leaves on disk.
+
+::
+
+    explanation/
+      explanation.json                    what it was made of, and how
+      slides.csv                          the test slides, the least certain first
+      maps/<slide>.png                    attention and evidence, with their deviations
+      patches/<slide>.png, <slide>.csv    the patches to look at
+      comparison/<slide>.png              several models on one slide
+      prototypes/fold-<k>/                prototypes.png, prototypes.csv, label-map-<slide>.png
+      geojson/, tables/, tiff/, tiatoolbox/   files for other programs
+
+Every file is whole or absent, so that an explanation that was stopped is gone on with by asking
+for it again.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sgpmil.bags.files import write_text
+from sgpmil.errors import ExplanationError
+from sgpmil.evaluation.prediction_table import PredictionTable
+
+__all__ = ["ExplanationFolder", "ExportKind", "open_explanation", "predictions_digest"]
+
+ExportKind = Literal["geojson", "csv", "parquet", "tiff", "tiatoolbox"]
+"""Files for other programs: QuPath's tiles, tables, maps of numbers, TIAToolbox's overlay."""
+
+_RECORD = "explanation.json"
+_PARTS = (
+    *("maps", "patches", "comparison", "prototypes"),
+    *("geojson", "tables", "tiff", "tiatoolbox"),
+)
+_EXPORTS: dict[ExportKind, tuple[str, str]] = {
+    "geojson": ("geojson", ".geojson"),
+    "csv": ("tables", ".csv"),
+    "parquet": ("tables", ".parquet"),
+    "tiff": ("tiff", ".ome.tiff"),
+    "tiatoolbox": ("tiatoolbox", ".geojson"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationFolder:
+    """Where the files of an explanation lie.
+
+    Args:
+        path: The folder.
+    """
+
+    path: Path
+
+    @property
+    def slides(self) -> Path:
+        """Table of the slides."""
+        return self.path / "slides.csv"
+
+    def map(self, name: str) -> Path:
+        """Map of a slide."""
+        return self.path / "maps" / f"{name}.png"
+
+    def patches(self, name: str) -> tuple[Path, Path]:
+        """Key patches of a slide: the figure and the table."""
+        place = self.path / "patches"
+        return place / f"{name}.png", place / f"{name}.csv"
+
+    def comparison(self, name: str) -> Path:
+        """Several models on one slide."""
+        return self.path / "comparison" / f"{name}.png"
+
+    def prototypes(self, fold: str) -> tuple[Path, Path]:
+        """Prototypes of a fold's model: the figure and the table."""
+        place = self.path / "prototypes" / f"fold-{fold}"
+        return place / "prototypes.png", place / "prototypes.csv"
+
+    def label_map(self, fold: str, slide_id: str) -> Path:
+        """Map of the prototypes on a slide."""
+        return self.path / "prototypes" / f"fold-{fold}" / f"label-map-{slide_id}.png"
+
+    def export(self, kind: ExportKind, name: str) -> Path:
+        """A slide's file for another program."""
+        folder, suffix = _EXPORTS[kind]
+        return self.path / folder / f"{name}{suffix}"
+
+
+def open_explanation(
+    path: Path, settings: Mapping[str, Any], *, overwrite: bool = False
+) -> ExplanationFolder:
+    """Start an explanation, or go on with one of the same settings.
+
+    Args:
+        path: Its folder.
+        settings: Everything that decides what its files hold, as JSON values.
+        overwrite: Replace an explanation of other settings, and make all files anew.
+
+    Raises:
+        ExplanationError: The folder is a file or holds something else, or an explanation of other
+            settings.
+    """
+    wanted = json.loads(json.dumps(dict(settings), default=str))
+    if path.is_file():
+        raise ExplanationError(f"Expected a folder to write to, but {path} is a file.")
+    if path.exists() and any(path.iterdir()):
+        if not (path / _RECORD).exists():
+            raise ExplanationError(
+                f"Expected an explanation or an empty folder at {path}, but it holds something "
+                "else. Name another with --out."
+            )
+        if overwrite:
+            for part in _PARTS:
+                shutil.rmtree(path / part, ignore_errors=True)
+        else:
+            _refuse_others(path, wanted)
+    write_text(path / _RECORD, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
+    return ExplanationFolder(path)
+
+
+def predictions_digest(tables: Iterable[PredictionTable]) -> str:
+    """Give a digest that changes with the predictions of a run.
+
+    Args:
+        tables: Predictions of each fold.
+    """
+    digest = hashlib.sha256()
+    for table in tables:
+        for prediction in table.predictions:
+            digest.update(f"{prediction.slide_id}\n{prediction.label}\n".encode())
+            digest.update(prediction.probs.tobytes())
+            if prediction.instances is not None:
+                digest.update(prediction.instances.attention_mean.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _refuse_others(path: Path, wanted: Mapping[str, Any]) -> None:
+    try:
+        found = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        differing = [name for name in wanted if found.get(name) != wanted[name]]
+    except (OSError, ValueError, AttributeError) as error:
+        raise ExplanationError(
+            f"Expected what an explanation was made of in {path / _RECORD}, but it cannot be read "
+            f"({error}). Make it again with --overwrite."
+        ) from error
+    if "predictions" in differing:
+        raise ExplanationError(
+            f"{path} explains other predictions: the run has changed since. Make it again with "
+            "--overwrite."
+        )
+    if differing:
+        name = differing[0]
+        raise ExplanationError(
+            f"{path} holds an explanation of other settings ({name} is {found.get(name)!r} there, "
+            f"and {wanted[name]!r} here). Replace it with --overwrite, or name another folder "
+            "with --out."
+        )

@@ -1,0 +1,201 @@
+"""What maps of a slide show: scores in units that slides can be compared in, and their limits."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.explanation.maps import ScaleKind, scaled
+from sgpmil.shapes import Float
+
+__all__ = ["LayerKind", "MapLayer", "MapLimits", "attention_values", "map_layers", "map_limits"]
+
+LayerKind = Literal["attention", "attention_std", "evidence", "evidence_std"]
+
+_SHARES_TOLERANCE = 1e-3
+"""How far from 1 the attention of a slide may sum and still be taken for shares."""
+_QUANTILE = 0.995
+"""The few scores above this share the end of the colour scale, so that others have contrast."""
+_STEPS = np.linspace(0, 1, 1001)
+"""The distribution of a slide's scores is kept as these quantiles."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapLayer:
+    """One score of a slide's patches, ready to be drawn.
+
+    Args:
+        kind: Which score.
+        title: What it is.
+        unit: What its numbers are.
+        values: The score of each patch.
+    """
+
+    kind: LayerKind
+    title: str
+    unit: str
+    values: Float[np.ndarray, " N"]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its sign says something: for or against a class."""
+        return self.kind == "evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class MapLimits:
+    """Upper ends of the colours: the lower ones are 0 or, where the sign counts, the negative.
+
+    Args:
+        attention: Of the attention.
+        attention_std: Of its standard deviation.
+        evidence: Of the absolute evidence.
+        evidence_std: Of its standard deviation.
+    """
+
+    attention: float
+    attention_std: float
+    evidence: float
+    evidence_std: float
+
+    def of(self, kind: LayerKind) -> float:
+        """Give the limit of a kind of score."""
+        return float(getattr(self, kind))
+
+
+def attention_values(scores: InstanceScores) -> tuple[Float[np.ndarray, " N"], bool]:
+    r"""Give the attention in a unit that slides of any size can be compared in.
+
+    Attention that sums to one over the slide's N patches is their share in it, so that of
+    a patch that is looked at like any other is 1/N, whatever that is. It becomes
+
+    $$ N a_k, $$
+
+    of which 1 is the average patch. Other attention (a sigmoid's) stays as the model gives it.
+
+    Args:
+        scores: Scores of a slide's instances.
+
+    Returns:
+        The attention, and whether it is relative to the average patch.
+    """
+    factor = _attention_factor(scores)
+    return scores.attention_mean * factor, factor != 1.0
+
+
+def map_layers(
+    scores: InstanceScores,
+    class_index: int,
+    class_name: str,
+    scale: ScaleKind = "absolute",
+) -> tuple[MapLayer, ...]:
+    r"""Give what can be drawn of a slide: attention and evidence, with their deviations.
+
+    On the absolute scale attention is as of `attention_values`. What a patch adds to the margin of
+    the class's logit over the mean of the others' is multiplied by N, too, so that it does not
+    shrink with the size of the slide: its mean over the patches is the slide's margin (less the
+    bias),
+
+    $$ \frac1N \sum_k N m_{k,c} = \ell_c - \frac{1}{C-1} \sum_{c' \neq c} \ell_{c'}. $$
+
+    The scales `rank` and `minmax` are of the slide alone. Of the evidence, they scale the
+    absolute value, and the sign is kept.
+
+    Args:
+        scores: Scores of a slide's instances.
+        class_index: Class that the evidence is for.
+        class_name: Name of that class.
+        scale: Scale of the scores.
+
+    Returns:
+        The layers that the model has: without deviations where it is deterministic, and without
+        evidence where it gives none.
+    """
+    attention, is_share = attention_values(scores)
+    own = "attention × N   (1 = average patch)" if is_share else "attention, as the model gives it"
+    layers = [
+        MapLayer(
+            "attention",
+            "Attention, posterior mean" if scores.attention_std.any() else "Attention",
+            _unit(own, scale),
+            scaled(attention, scale),
+        )
+    ]
+    if scores.attention_std.any():
+        spread = scores.attention_std * _attention_factor(scores)
+        layers.append(
+            MapLayer(
+                "attention_std",
+                "Attention, posterior sd",
+                _unit("sd of attention × N" if is_share else "sd of attention", scale),
+                scaled(spread, scale),
+            )
+        )
+    if scores.evidence_mean is None:
+        return tuple(layers)
+    num = scores.num_instances
+    evidence = num * scores.score("evidence", class_index)
+    spread = num * scores.score_std("evidence", class_index)
+    signed = np.sign(evidence) * scaled(np.abs(evidence), scale)
+    layers.append(
+        MapLayer(
+            "evidence",
+            f"Evidence for {class_name}",
+            _unit("evidence × N   (− against, + for)", scale, "± "),
+            signed,
+        )
+    )
+    if spread.any():
+        layers.append(
+            MapLayer(
+                "evidence_std",
+                "Evidence, posterior sd",
+                _unit("sd of evidence × N", scale),
+                scaled(spread, scale),
+            )
+        )
+    return tuple(layers)
+
+
+def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
+    """Give limits that the maps of several slides share, so that a colour means the same on all.
+
+    They are the 99.5th percentiles over the patches of all slides, on the absolute scale; each
+    slide counts alike, however many patches it has.
+
+    Args:
+        slides: Scores of each slide, and the class that its evidence is for.
+    """
+    found: dict[LayerKind, list[Float[np.ndarray, " N"]]] = {}
+    for scores, class_index in slides:
+        for layer in map_layers(scores, class_index, ""):
+            values = np.abs(layer.values[np.isfinite(layer.values)])
+            if len(values):
+                found.setdefault(layer.kind, []).append(np.quantile(values, _STEPS))
+    ends = {kind: _upper_end(np.concatenate(values)) for kind, values in found.items()}
+    return MapLimits(
+        ends.get("attention", 1.0),
+        ends.get("attention_std", 1.0),
+        ends.get("evidence", 1.0),
+        ends.get("evidence_std", 1.0),
+    )
+
+
+def _attention_factor(scores: InstanceScores) -> float:
+    is_share = abs(float(scores.attention_mean.sum()) - 1) < _SHARES_TOLERANCE
+    return float(scores.num_instances) if is_share else 1.0
+
+
+def _unit(own: str, scale: ScaleKind, sign: str = "") -> str:
+    if scale == "absolute":
+        return own
+    within = "rank within the slide" if scale == "rank" else "least to greatest of the slide"
+    return f"{sign}{within}"
+
+
+def _upper_end(values: Float[np.ndarray, " N"]) -> float:
+    end = float(np.quantile(values, _QUANTILE))
+    # Where nearly all are 0, the highest value alone is to be seen.
+    return end if end > 0 else float(values.max()) or 1.0

@@ -1,0 +1,322 @@
+"""What is looked at before the numbers of a run are trusted."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from sgpmil.bags.labels import clean_slide_id
+from sgpmil.bags.tables import listed
+from sgpmil.evaluation.assessment import Assessment
+from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
+from sgpmil.report.material import RunMaterial
+from sgpmil.report.pages.blocks import Check, CheckList
+from sgpmil.report.pages.number_texts import counted, told
+from sgpmil.report.pages.run_facts import RunFacts
+
+__all__ = ["has_posterior", "run_checks"]
+
+_FEW_OF_A_CLASS = 10
+_SMALL_SHARE = 0.1
+_FEW_SLIDES = 20
+_LARGE_ECE = 0.1
+_ZERO = 1e-9
+"""Spreads of equal samples are of rounding size."""
+_ORDER = ("warning", "note", "pass")
+
+_NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
+
+
+def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | None) -> CheckList:
+    """Look at what often goes wrong; warnings come first.
+
+    Args:
+        material: The run.
+        facts: What is known of its data.
+        assessment: What was measured; None where no slide has a label.
+    """
+    checks = (
+        _finished(material),
+        *_patients(material, facts),
+        _test_sets(material, facts),
+        _names(material),
+        _labels(material, facts),
+        *(() if assessment is None else _numbers(assessment)),
+        _validation(material),
+        _posterior(material),
+        *_instances(material),
+        _embeddings(material, facts),
+        *_encoder(facts),
+        *_slides(material, facts),
+    )
+    return CheckList(tuple(sorted(checks, key=lambda check: _ORDER.index(check.mark))))
+
+
+def has_posterior(material: RunMaterial) -> bool:
+    """Say whether the predictions of a run carry a spread that is not zero everywhere.
+
+    Args:
+        material: The run.
+    """
+    spreads = [slide_uncertainty(fold.test, "std") for fold in material.folds if len(fold.test)]
+    values = np.concatenate(spreads) if spreads else np.zeros(0)
+    return bool(len(values) and not np.isnan(values).any() and (values > _ZERO).any())
+
+
+def _finished(material: RunMaterial) -> Check:
+    if material.unfinished:
+        return Check(
+            "warning",
+            "Folds",
+            f"{counted(len(material.unfinished), 'fold')} not done ({listed(material.unfinished)}):"
+            f" this report is of the other {len(material.folds)} alone. Go on with sgpmil train "
+            "… --resume.",
+        )
+    done = f"All {len(material.folds)} folds are done." if material.description else "Predicted."
+    return Check("pass", "Folds" if material.description else "Test set", done)
+
+
+def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
+    title = "Patients in training and test"
+    if not facts.splits:
+        yield Check(
+            "note",
+            title,
+            "It is not known which slides the model was trained on, so a patient in both training "
+            "and test would not be seen here.",
+        )
+        return
+    done = {fold.name for fold in material.folds}
+    leaks: dict[str, list[str]] = {}
+    unknown: set[str] = set()
+    for fold in facts.splits:
+        if fold.name not in done:
+            continue
+        tested = {facts.patients.get(slide, slide) for slide in map(clean_slide_id, fold.test)}
+        learned = [clean_slide_id(slide) for slide in (*fold.train, *fold.val)]
+        unknown |= {slide for slide in learned if slide not in facts.patients}
+        shared = {facts.patients.get(slide, slide) for slide in learned} & tested
+        if shared:
+            leaks[fold.name] = sorted(shared)
+    if leaks:
+        names = sorted({patient for shared in leaks.values() for patient in shared})
+        yield Check(
+            "warning",
+            title,
+            f"{counted(len(names), 'patient')} with slides in training or validation and in test, "
+            f"in {counted(len(leaks), 'fold')}: {listed(names)}. The numbers are too good; split "
+            "by patient.",
+        )
+    elif unknown:
+        yield Check(
+            "note",
+            title,
+            f"No patient is known to be in both, but the patients of "
+            f"{counted(len(unknown), 'training slide')} are not known.",
+        )
+    else:
+        yield Check("pass", title, "No patient has slides in both.")
+
+
+def _test_sets(material: RunMaterial, facts: RunFacts) -> Check:
+    title = "Test sets"
+    several = [slide for slide, count in facts.tested.items() if count > 1]
+    if several:
+        return Check(
+            "note",
+            title,
+            f"{counted(len(several), 'slide')} in the test sets of several folds: the spread over "
+            "folds understates that over new slides.",
+        )
+    if len(material.folds) == 1:
+        return Check("pass", title, "One test set.")
+    return Check("pass", title, "Every slide is in one test set.")
+
+
+def _names(material: RunMaterial) -> Check:
+    names = Counter(clean_slide_id(slide).casefold() for slide in material.slide_ids)
+    alike = [name for name, count in names.items() if count > 1]
+    if alike:
+        return Check(
+            "warning",
+            "Names of slides",
+            f"{counted(len(alike), 'name')} used for slides that differ only in capitals or a "
+            f"file suffix: {listed(alike)}. They may be the same slide.",
+        )
+    return Check("pass", "Names of slides", "No two slides have the same name.")
+
+
+def _labels(material: RunMaterial, facts: RunFacts) -> Check:
+    title = "Labels"
+    if not sum(facts.class_counts):
+        return Check("note", title, "No slide has a label: nothing can be measured.")
+    missing = (
+        f" {counted(facts.num_unlabelled, 'slide')} without a label left out of all numbers."
+        if facts.num_unlabelled
+        else ""
+    )
+    total = sum(facts.class_counts)
+    few = [
+        f"{name} ({count})"
+        for name, count in zip(material.class_names, facts.class_counts, strict=True)
+        if count < _FEW_OF_A_CLASS or count < _SMALL_SHARE * total
+    ]
+    if few:
+        return Check(
+            "warning",
+            title,
+            f"Few slides of {listed(few)}, of {total}: numbers of that class are unsure, and "
+            f"accuracy says little.{missing}",
+        )
+    return Check(
+        "note" if missing else "pass",
+        title,
+        f"No class is rarer than {_SMALL_SHARE:.0%} or {_FEW_OF_A_CLASS} slides.{missing}",
+    )
+
+
+def _numbers(assessment: Assessment) -> Iterator[Check]:
+    areas = [fold.slide.auc for fold in assessment.folds]
+    perfect = [area for area in areas if area >= 0.9995]
+    if len(perfect) == len(areas):
+        yield Check(
+            "warning",
+            "Perfect ranking",
+            f"AUC is 1.000 in {'every fold' if len(areas) > 1 else 'the test set'}. Easy data can "
+            "do that; so can a leak: a scanner, a stain or a pen mark that goes with the label.",
+        )
+    elif perfect:
+        yield Check(
+            "note", "Perfect ranking", f"AUC is 1.000 in {len(perfect)} of {len(areas)} folds."
+        )
+    else:
+        yield Check("pass", "Perfect ranking", "No AUC is 1.000.")
+    undefined = sum(math.isnan(area) for area in areas)
+    if undefined:
+        yield Check(
+            "warning",
+            "Classes in the test sets",
+            f"AUC is undefined in {counted(undefined, 'fold')}: a class has no slide there.",
+        )
+    smallest = min(fold.slide.num_slides for fold in assessment.folds)
+    if smallest < _FEW_SLIDES:
+        yield Check(
+            "note",
+            "Size of the test sets",
+            f"The smallest has {counted(smallest, 'slide')}: single folds have wide intervals.",
+        )
+    ece = float(np.mean([fold.slide.ece for fold in assessment.folds]))
+    yield Check(
+        "warning" if ece > _LARGE_ECE else "pass",
+        "Calibration",
+        f"Confidence and accuracy differ by {told(ece)} on average over folds (ECE)"
+        + (": probabilities are not to be taken at their word." if ece > _LARGE_ECE else "."),
+    )
+
+
+def _validation(material: RunMaterial) -> Check:
+    without = [fold.name for fold in material.folds if fold.validation is None]
+    if without:
+        return Check(
+            "warning" if material.model else "note",
+            "Validation slides",
+            f"{counted(len(without), 'fold')} without validation slides ({listed(without)}): no "
+            "temperature, no prediction sets, no thresholds there.",
+        )
+    shared = sum(
+        len(set(fold.test.slide_ids) & set(fold.validation.slide_ids))
+        for fold in material.folds
+        if fold.validation is not None
+    )
+    if shared:
+        return Check(
+            "warning",
+            "Validation slides",
+            f"{counted(shared, 'test slide')} used for validation as well, in the same fold.",
+        )
+    return Check("pass", "Validation slides", "Every fold has its own, apart from test.")
+
+
+def _posterior(material: RunMaterial) -> Check:
+    if has_posterior(material):
+        return Check("pass", "Uncertainty", "Probabilities come with a posterior spread.")
+    return Check(
+        "note",
+        "Uncertainty",
+        "The standard deviation is zero or missing for every slide: the model is deterministic and "
+        "says nothing of its own uncertainty. Entropy and largest probability remain.",
+    )
+
+
+def _instances(material: RunMaterial) -> Iterator[Check]:
+    scores = [p.instances for _, p in material.predictions()]
+    known = [one for one in scores if one is not None]
+    if not known:
+        yield Check("note", "Attention", "There are no scores of instances, so there are no maps.")
+        return
+    flat = sum(
+        one.num_instances > 1 and float(np.ptp(one.attention_mean)) <= _ZERO for one in known
+    )
+    unplaced = sum(one.coords is None for one in known) + len(scores) - len(known)
+    if flat == len(known):
+        yield Check(
+            "note", "Attention", "Attention is the same for all patches: the model does not choose."
+        )
+    elif flat:
+        yield Check("note", "Attention", f"Attention is flat in {counted(flat, 'slide')}.")
+    else:
+        yield Check("pass", "Attention", "Every slide has patches that count more than others.")
+    if unplaced:
+        yield Check(
+            "note",
+            "Coordinates",
+            f"{counted(unplaced, 'slide')} without coordinates or scores of patches: no maps.",
+        )
+
+
+def _embeddings(material: RunMaterial, facts: RunFacts) -> Check:
+    if material.bags is None:
+        return Check("note", "Embeddings", material.bags_missing)
+    missing = facts.num_slides - len(material.bags)
+    if missing:
+        return Check(
+            "warning",
+            "Embeddings",
+            f"{counted(missing, 'slide')} of {facts.num_slides} have no embeddings any more.",
+        )
+    return Check("pass", "Embeddings", "Those of every test slide are there.")
+
+
+def _encoder(facts: RunFacts) -> Iterator[Check]:
+    weak = [
+        name for name in facts.encoders if any(part in name.lower() for part in _NOT_FOR_PATHOLOGY)
+    ]
+    if len(facts.encoders) > 1:
+        yield Check(
+            "warning", "Patch encoder", f"Embeddings of several encoders: {listed(facts.encoders)}."
+        )
+    elif weak:
+        yield Check(
+            "note",
+            "Patch encoder",
+            f"{weak[0]} learned from everyday photographs, not from pathology.",
+        )
+    elif facts.encoders:
+        yield Check("pass", "Patch encoder", f"All embeddings are of {facts.encoders[0]}.")
+
+
+def _slides(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
+    if facts.is_synthetic:
+        yield Check(
+            "warning",
+            "Synthetic slides",
+            "The slides are drawn by a program (phantoms): nothing here is about patients.",
+        )
+    found = len(material.sources.files)
+    if found and found < facts.num_slides:
+        yield Check(
+            "note",
+            "Slide images",
+            f"{counted(facts.num_slides - found, 'slide')} of {facts.num_slides} have none.",
+        )

@@ -1,0 +1,90 @@
+"""How numbers, metrics and settings are written on a page."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["counted", "metric_name", "setting_text", "told", "told_mean", "told_p", "told_range"]
+
+_DASH = "–"
+
+_METRICS = {
+    "balanced_accuracy": "Balanced accuracy",
+    "accuracy": "Accuracy",
+    "auc": "AUC",
+    "kappa": "Quadratic kappa",
+    "ace": "ACE",
+    "ece": "ECE",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "average_precision": "Average precision",
+    "f1": "F1 score",
+    "sensitivity_at_95_specificity": "Sensitivity at specificity 0.95",
+    "attention_auc": "Instance AUC, attention",
+    "evidence_auc": "Instance AUC, evidence",
+    "attention_ap": "Instance AP, attention",
+    "evidence_ap": "Instance AP, evidence",
+}
+
+
+def told(value: float, digits: int = 3) -> str:
+    """Write a number; a dash where it is undefined.
+
+    Example:
+        >>> told(0.12345), told(-2.0, 1), told(-1e-9), told(float("nan"))
+        ('0.123', '−2.0', '0.000', '–')
+    """
+    if math.isnan(value):
+        return _DASH
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # never −0.000
+
+
+def told_range(low: float, high: float, digits: int = 3) -> str:
+    """Write an interval; a dash where it is undefined."""
+    if math.isnan(low) or math.isnan(high):
+        return _DASH
+    return f"{told(low, digits)}–{told(high, digits)}"
+
+
+def told_mean(values: Sequence[float], digits: int = 3) -> str:
+    """Write the mean of the values that are defined; a dash without any."""
+    defined = [value for value in values if not math.isnan(value)]
+    return told(math.fsum(defined) / len(defined), digits) if defined else _DASH
+
+
+def told_p(p: float) -> str:
+    """Write a p-value."""
+    return "< 0.001" if p < 0.001 else told(p)
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Write a number of things.
+
+    Example:
+        >>> counted(1, "slide"), counted(2048, "slide"), counted(2, "class", "classes")
+        ('1 slide', '2,048 slides', '2 classes')
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def metric_name(name: str) -> str:
+    """Name a metric as it is read."""
+    return _METRICS.get(name, name.replace("_", " "))
+
+
+def setting_text(value: Any) -> str:
+    """Write the value of a setting.
+
+    Example:
+        >>> setting_text(True), setting_text([768, 384]), setting_text(1e-05)
+        ('yes', '768, 384', '1e-05')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(part) for part in value)
+    return str(value)

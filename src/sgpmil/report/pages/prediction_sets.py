@@ -1,0 +1,126 @@
+"""The classes a slide may be of, with the promise that goes with them, in words."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
+from sgpmil.report.material import MaterialFold
+from sgpmil.report.pages.number_texts import counted
+
+__all__ = ["SlideSet", "slide_sets", "stored_sets"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlideSet:
+    """The prediction set of one slide.
+
+    Args:
+        names: Classes the slide may be of; None where no set can be given.
+        was_empty: Whether no class was likely enough, so that the likeliest stands alone.
+        sentence: What is promised and what it rests on, or why there is no set.
+    """
+
+    names: tuple[str, ...] | None
+    was_empty: bool
+    sentence: str
+
+
+def slide_sets(
+    fold: MaterialFold, coverage: float, stored: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[SlideSet, ...]:
+    """Give the prediction set of each test slide of a fold.
+
+    They are least ambiguous sets (LAC), calibrated on the fold's validation slides. There are
+    none without labelled validation slides, where these are fewer than the coverage needs, or
+    for a slide that is a validation slide itself or of a patient who has one.
+
+    Args:
+        fold: The fold.
+        coverage: Promised share of slides whose set holds their label.
+        stored: Sets that were written with the predictions (see `stored_sets`), for a fold
+            without validation slides.
+
+    Raises:
+        PredictionError: The classes of the validation slides are others.
+    """
+    validation = None if fold.validation is None else fold.validation.labelled()
+    if validation is None or not len(validation):
+        why = (
+            "No prediction set can be given: the model has no labelled validation slides to "
+            "calibrate it on."
+        )
+        told = (
+            "The set was written with the prediction (sgpmil predict --coverage), to the coverage "
+            "that was asked for there."
+        )
+        known = stored or {}
+        return tuple(
+            SlideSet(known[p.slide_id], False, told)
+            if p.slide_id in known
+            else SlideSet(None, False, why)
+            for p in fold.test.predictions
+        )
+    predictor = fit_conformal(validation, coverage)
+    if not np.isfinite(predictor.thresholds).all():
+        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        why = (
+            f"No prediction set can be given: a coverage of {coverage:.0%} needs at least "
+            f"{needed} validation slides to calibrate on, but there are {len(validation)}."
+        )
+        return tuple(SlideSet(None, False, why) for _ in fold.test.predictions)
+    return _calibrated(fold.test, predictor, validation)
+
+
+def stored_sets(path: Path) -> dict[str, tuple[str, ...]]:
+    """Read the sets that ``sgpmil predict --coverage`` wrote; empty where there are none.
+
+    Args:
+        path: Folder of predictions.
+    """
+    file = path / "predictions.parquet"
+    if not file.is_file():
+        return {}
+    import pyarrow.parquet as pq
+
+    if "prediction_set" not in pq.read_schema(file).names:
+        return {}
+    content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
+    pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
+    return {slide_id: tuple(names.split("|")) for slide_id, names in pairs if names}
+
+
+def _calibrated(
+    test: PredictionTable, predictor: ConformalPredictor, validation: PredictionTable
+) -> tuple[SlideSet, ...]:
+    found = predictor.sets(test)
+    known = {p.slide_id for p in validation.predictions}
+    known |= {p.case_id for p in validation.predictions if p.case_id}
+    promise = (
+        f"Sets made so hold the true class of about {predictor.coverage:.0%} of slides like the "
+        f"{counted(len(validation), 'validation slide')} of this fold, which they were calibrated "
+        "on; for slides of another kind (scanner, stain, hospital) nothing is promised."
+    )
+    sets = []
+    for prediction, names, empty in zip(
+        test.predictions, found.names(), found.was_empty.tolist(), strict=True
+    ):
+        if prediction.slide_id in known or prediction.case_id in known:
+            why = (
+                "No prediction set can be given: this slide, or another of the patient, is among "
+                "the validation slides that it would be calibrated on."
+            )
+            sets.append(SlideSet(None, False, why))
+        elif empty:
+            odd = (
+                "No class was likely enough for the set, so the likeliest stands alone: the slide "
+                "is less clear to the model than nearly all validation slides. "
+            )
+            sets.append(SlideSet(names, True, odd + promise))
+        else:
+            sets.append(SlideSet(names, False, promise))
+    return tuple(sets)

@@ -1,0 +1,142 @@
+"""Where the numbers come from: settings, environment, and the commands that make them again."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sgpmil.errors import SettingsError
+from sgpmil.models.registry import resolve_settings
+from sgpmil.report.material import RunMaterial
+from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
+from sgpmil.report.pages.number_texts import setting_text
+from sgpmil.training.defaults import default_training
+
+__all__ = ["environment_section", "reproduction_section", "settings_section", "train_command"]
+
+_UNKNOWN = Prose(
+    "These predictions are not a run of sgpmil, so it is not known how the model was made.", "note"
+)
+
+
+def settings_section(material: RunMaterial) -> Section:
+    """Tell the settings of model and training.
+
+    Args:
+        material: The run.
+    """
+    settings = material.description.get("settings", {})
+    if not settings:
+        return Section("settings", "Settings", (_UNKNOWN,))
+    usual_model, usual_training = _usual(material.model)
+    blocks: list[Block] = [
+        Prose(f"Settings that differ from those {material.model} comes with are marked *.")
+    ]
+    for title, own, usual in (
+        (f"Model: {material.model}", settings.get("model_settings", {}), usual_model),
+        ("Training", settings.get("training", {}), usual_training),
+    ):
+        rows = tuple(
+            (f"{name}{' *' if _differs(name, value, usual) else ''}", setting_text(value))
+            for name, value in own.items()
+        )
+        blocks.append(Table(("Setting", "Value"), rows, title, num_words=2, is_long=True))
+    return Section("settings", "Settings", tuple(blocks))
+
+
+def environment_section(material: RunMaterial) -> Section:
+    """Tell the versions, the commit and the fingerprints of the data.
+
+    Args:
+        material: The run.
+    """
+    found = material.description
+    if not found:
+        return Section("environment", "Environment", (_UNKNOWN,))
+    settings = found.get("settings", {})
+    data = found.get("data", {})
+    rows = [
+        ("Trained", str(found.get("created", "–"))),
+        ("Python", str(found.get("python", "–"))),
+        *((name, str(version)) for name, version in found.get("versions", {}).items()),
+        ("Git commit", str(found.get("git_commit") or "not known")),
+        *(
+            (f"Data: {name}", str(place))
+            for name, place in data.items()
+            if isinstance(place, str | Path)
+        ),
+        ("Fingerprint of the data", str(settings.get("data_fingerprint", "–"))),
+        ("Fingerprint of the splits", str(settings.get("splits_fingerprint", "–"))),
+    ]
+    table = Table(("", ""), tuple(rows), "What the run was made with.", num_words=2)
+    return Section("environment", "Environment", (table,))
+
+
+def reproduction_section(material: RunMaterial, report_command: str) -> Section:
+    """Give the commands that make the run and this page again.
+
+    Args:
+        material: The run.
+        report_command: The command that made this page.
+    """
+    run = shlex.quote(str(material.path))
+    lines = (f"sgpmil evaluate {run}", report_command)
+    if not material.description:
+        return Section("reproduction", "How to reproduce", (Commands(lines),))
+    words = Prose(
+        "The splits lie in the run. The same versions on the same kind of machine give the same "
+        "numbers; other versions or processors round differently. The commit above is the code."
+    )
+    return Section(
+        "reproduction", "How to reproduce", (words, Commands((train_command(material), *lines)))
+    )
+
+
+def train_command(material: RunMaterial) -> str:
+    """Give the command that trains the run again, into a folder of its own.
+
+    Args:
+        material: A run with a description.
+    """
+    settings = material.description.get("settings", {})
+    data = material.description.get("data", {})
+    words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
+    if data.get("labels") or "folder" not in data:
+        words += ["--labels", str(data.get("labels", "LABELS"))]
+    words += ["--splits", str(material.path / "splits")]
+    words += ["--run", f"{material.path}-again", "--model", material.model]
+    words += ["--classes", ",".join(material.class_names)]
+    usual_model, usual_training = _usual(material.model)
+    own_training = dict(settings.get("training", {}))
+    for name, value in settings.get("model_settings", {}).items():
+        if _differs(name, value, usual_model):
+            words += ["--set", f"model.settings.{name}={_as_yaml(value)}"]
+    changed = [n for n, value in own_training.items() if _differs(n, value, usual_training)]
+    if {"select", "patience"} & set(changed) and "validation" not in changed:
+        changed.append("validation")  # which else follows the others
+    for name in changed:
+        words += ["--set", f"training.{name}={_as_yaml(own_training[name])}"]
+    return shlex.join(words)
+
+
+def _usual(model: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    try:
+        own = vars(resolve_settings(model, {}))
+    except SettingsError:  # a model of the user's own
+        own = {}
+    return own, asdict(default_training(model))
+
+
+def _differs(name: str, value: Any, usual: Mapping[str, Any]) -> bool:
+    if name not in usual:
+        return True
+    # JSON has no tuples, and a kernel may be an object that is written as text.
+    default = usual[name]
+    plain = list(default) if isinstance(default, tuple) else default
+    return bool(value != plain and value != str(default))
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

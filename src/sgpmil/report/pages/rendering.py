@@ -1,0 +1,72 @@
+"""Pages of HTML from templates, with nothing that a reader's machine must fetch."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from sgpmil.bags.files import write_text
+from sgpmil.errors import RunFolderError
+
+__all__ = ["render_page", "write_page"]
+
+
+def render_page(template: str, content: Mapping[str, Any]) -> str:
+    """Fill a template. Names of slides and classes are escaped, whatever they hold.
+
+    Args:
+        template: Name of the template.
+        content: What it shows.
+    """
+    return _environment().get_template(template).render(**content)
+
+
+def write_page(
+    path: Path, template: str, content: Mapping[str, Any], *, overwrite: bool = False
+) -> None:
+    """Write a page, whole or not at all.
+
+    Args:
+        path: File to write.
+        template: Name of the template.
+        content: What it shows.
+        overwrite: Replace a file that is there.
+
+    Raises:
+        RunFolderError: There is a file already, or it cannot be written.
+    """
+    refuse_existing(path, overwrite=overwrite)
+    try:
+        write_text(path, render_page(template, content))
+    except OSError as error:
+        raise RunFolderError(f"Could not write {path}: {error}.") from error
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file unasked.
+
+    Args:
+        path: File to be written.
+        overwrite: Whether it was asked for.
+
+    Raises:
+        RunFolderError: There is a file, or a folder.
+    """
+    if path.is_dir():
+        raise RunFolderError(f"Expected a file to write to, but {path} is a folder.")
+    if path.exists() and not overwrite:
+        raise RunFolderError(f"{path} exists already. Replace it with --overwrite.")
+
+
+@cache
+def _environment() -> Environment:
+    # Everything is escaped, not only what looks like HTML by its name.
+    return Environment(
+        loader=PackageLoader("sgpmil.report.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,109 @@
+import csv
+import re
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+
+from tests.report.pages.reported_run import ReadPage, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return write_run(folder / "run", folder / "features", folder / "slides")
+
+
+@pytest.mark.slow
+def test_a_run_becomes_a_page_and_cases(sgpmil, run, tmp_path):
+    out = tmp_path / "out" / "page.html"
+    slides = run.parent / "slides"
+    arguments = ("report", run, "--out", out, "--bootstrap", 20, "--slides", slides)
+    code, said, _ = sgpmil(*arguments, "--mpp", 0.5, "--case", "f0 s00", "--case", "f1 s03")
+    assert code == 0
+    assert "page.html" in said
+    assert "Case reports of 2 slides" in said
+    page = ReadPage(out.read_text(encoding="utf-8"))
+    assert page.problems == []
+    written = sorted(file.name for file in (out.parent / "cases").iterdir())
+    assert written == [
+        f"{slide}.{kind}" for slide in ("f0 s00", "f1 s03") for kind in ("html", "pdf")
+    ]
+    # What is needed to write it again stands on it.
+    command = f"sgpmil report {run} --out {out} --slides {slides} --mpp 0.5 --bootstrap 20"
+    assert f"{command} --overwrite" in page.text
+
+    code, _, err = sgpmil(*arguments)
+    assert code == 2
+    assert "exists already. Replace it with --overwrite" in err
+    out.unlink()
+    code, _, err = sgpmil(*arguments, "--case", "f0 s00")
+    assert code == 2
+    assert "f0 s00.html exists already" in err
+    assert not out.exists()  # nothing is drawn in vain
+
+
+def test_all_cases(sgpmil, tmp_path):
+    path = tmp_path / "new.csv"
+    names = ["a", "b & c", "d#e"]
+    rows = [f"{name},{i % 2},0.{2 + i},0.{8 - i}" for i, name in enumerate(names)]
+    path.write_text("\n".join(["slide_id,label,p_0,p_1", *rows]))
+    out = tmp_path / "report.html"
+    code, said, _ = sgpmil("report", path, "--out", out, "--bootstrap", 0, "--cases", "all")
+    assert code == 0
+    assert "Case reports of 3 slides" in said
+    written = {file.name for file in (tmp_path / "cases").iterdir()}
+    assert written == {f"{name}.{kind}" for name in names for kind in ("html", "pdf")}
+    links = re.findall(r'href="(cases/[^"]+)"', out.read_text(encoding="utf-8"))
+    assert {unquote(link) for link in links} == {f"cases/{name}.html" for name in names}
+
+
+def test_predictions_of_another_system(sgpmil, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 30)
+    p = np.clip(0.3 * labels + rng.uniform(0, 0.7, 30), 0, 1).round(6)
+    path = tmp_path / "other.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["slide_id", "label", "p_0", "p_1"])
+        writer.writerows(
+            [f"a/{i:04d}", y, f"{1 - q:.6f}", f"{q:.6f}"]
+            for i, (y, q) in enumerate(zip(labels, p, strict=True))
+        )
+    code, _, _ = sgpmil("report", path, "--case", "a/0003")
+    assert code == 0
+    page = ReadPage((tmp_path / "other-report.html").read_text(encoding="utf-8"))
+    assert f"The AUC is {roc_auc_score(labels, p):.3f} (95% interval " in page.text
+    assert "no prototypes" in page.text
+    assert (tmp_path / "cases" / "a_0003.pdf").exists()
+    case = ReadPage((tmp_path / "cases" / "a_0003.html").read_text(encoding="utf-8"))
+    assert "There are no scores of patches, so there are no maps." in case.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--case", "nowhere"), "but got 'nowhere'. Its slides are"),
+        (("--mpp", "0"), "Expected --mpp above 0"),
+        (("--coverage", "90"), "Expected --coverage between 0 and 1, but got 90"),
+        (("--bootstrap", "-1"), "Expected --bootstrap of at least 0"),
+        (("--regions", "tumor"), "--regions and --mask-downsample are about --annotations"),
+        (("--slides", "missing"), "missing"),
+        (("--cases", "some"), "some"),
+    ],
+)
+def test_mistakes_are_one_sentence(sgpmil, run, tmp_path, options, said):
+    code, _, err = sgpmil("report", run, "--out", tmp_path / "r.html", *options)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_place_without_a_run(sgpmil, tmp_path):
+    code, _, err = sgpmil("report", tmp_path)
+    assert code == 2
+    assert "Expected a run or predictions" in err

@@ -1,0 +1,78 @@
+"""A small run with everything that can be explained: slides, annotations, embeddings, models."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import torch
+
+from sgpmil.bags import read_bags
+from sgpmil.bags.splits import Fold
+from sgpmil.evaluation import PredictionTable
+from sgpmil.evaluation.predictor import predict
+from sgpmil.models import build_model, save_model
+from sgpmil.training.run_folder import open_run
+from tests.slides.extraction.drawn_files import TISSUE, write_slide
+
+CLASSES = ("normal", "tumour")
+SLIDES = ("s 0", "s.1", "s2", "s3")
+SIDE = 256
+RING = [[256, 256], [768, 256], [768, 768], [256, 768], [256, 256]]
+"""The tumour of slides 1 and 3: exactly four of their 24 patches."""
+
+
+def write_features(folder, slide_ids=SLIDES):
+    folder.mkdir(parents=True, exist_ok=True)
+    left, top, right, bottom = TISSUE
+    coords = [(x, y) for y in range(top, bottom, SIDE) for x in range(left, right, SIDE)]
+    for number, name in enumerate(slide_ids):
+        rng = np.random.default_rng(number)
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["features"] = rng.normal(size=(len(coords), 4)).astype(np.float32)
+            file["coords"] = np.array(coords)
+            file["coords"].attrs["patch_size_level0"] = SIDE
+    return folder
+
+
+def write_run(path, features, model="sgpmil", seed=0):
+    """Write a run of two folds, each with two test slides, whose models are not trained."""
+    sizes = {
+        "sgpmil": {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 8},
+        "abmil": {},
+    }[model]
+    torch.manual_seed(seed)
+    bags = read_bags(features)
+    folds = (
+        Fold("0", SLIDES[2:], (), SLIDES[:2]),
+        Fold("1", SLIDES[:2], (), SLIDES[2:]),
+    )
+    run = open_run(path, folds, {"model": model}, data={"folder": features, "labels": None})
+    for fold in folds:
+        network = build_model(model, in_dim=4, num_classes=2, **sizes).eval()
+        run.fold(fold.name).mkdir(parents=True)
+        save_model(network, run.fold(fold.name) / "checkpoint.safetensors", class_names=CLASSES)
+        found = predict(network, bags.subset(fold.test), class_names=CLASSES)
+        labelled = tuple(replace(p, label=SLIDES.index(p.slide_id) % 2) for p in found.predictions)
+        run.write(fold.name, PredictionTable(labelled, CLASSES))
+    return run.path
+
+
+def write_slides(folder, slide_ids=SLIDES):
+    folder.mkdir()
+    for number, name in enumerate(slide_ids):
+        write_slide(folder / f"{name}.tiff", number)
+    return folder
+
+
+def write_annotations(folder):
+    folder.mkdir()
+    feature = {
+        "type": "Feature",
+        "properties": {"classification": {"name": "Tumor"}},
+        "geometry": {"type": "Polygon", "coordinates": [RING]},
+    }
+    for name in (SLIDES[1], SLIDES[3]):
+        content = {"type": "FeatureCollection", "features": [feature]}
+        (folder / f"{name}.geojson").write_text(json.dumps(content))
+    return folder

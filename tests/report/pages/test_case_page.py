@@ -1,0 +1,73 @@
+import re
+
+import pytest
+
+from sgpmil.report.pages.case_page import case_paths, write_case
+from sgpmil.report.pages.case_report import CaseReports
+
+from .reported_run import NASTY, ReadPage, material
+
+
+def test_the_page_says_what_the_report_says(tmp_path, run_material):
+    case = CaseReports(run_material).of("f0 s02")
+    html, _ = write_case(tmp_path, case)
+    text = html.read_text(encoding="utf-8")
+    page = ReadPage(text)
+    assert page.problems == []
+    assert page.headings[0] == ("h1", "f0 s02")
+    (rows,) = page.tables.values()
+    for row, line in zip(rows[1:], case.classes, strict=True):
+        assert row[0] == line.name
+        assert row[1] == f"{line.probability:.2f} ± {line.std:.2f}"
+        assert row[3] == ("yes" if line.is_in_set else "no")
+    for words in (
+        case.confidence.headline,
+        *case.confidence.reasons,
+        case.confidence.doubt,
+        case.prediction_set.sentence,
+        case.label,
+        *case.caveats,
+    ):
+        assert words in page.text
+    # The maps, and every patch as often as it is shown.
+    num_patches = sum(len(group.patches) for group in case.patches)
+    assert len(page.images) == 1 + num_patches
+    assert all(image["src"].startswith("data:image/webp") for image in page.images)
+    assert "<script" not in text
+    assert html.stat().st_size < 600_000
+
+
+def test_without_slides_patches_are_named(tmp_path):
+    found = material(path=tmp_path, num_folds=1)
+    case = CaseReports(found).of("f0 s00")
+    page = ReadPage(write_case(tmp_path, case)[0].read_text(encoding="utf-8"))
+    first = case.patches[0].patches[0]
+    assert f"patch {first.index}" in page.text
+    assert f"x {first.corner[0]}" in page.text
+    assert len(page.images) == 1
+
+
+def test_names_are_escaped(tmp_path):
+    names = [[NASTY, *(f"s{i}" for i in range(11))]]
+    found = material(num_folds=1, names=names, path=tmp_path)
+    html, pdf = write_case(tmp_path, CaseReports(found).of(NASTY))
+    text = html.read_text(encoding="utf-8")
+    assert ReadPage(text).headings[0] == ("h1", NASTY)
+    assert not re.search(r"<img src=x", text)
+    assert pdf.exists()
+
+
+@pytest.mark.parametrize(
+    ("slide_id", "name"),
+    [("a b", "a b"), ("../../etc/x", "_.._etc_x"), ("..", "slide"), ('a<b>:"c"', "a_b___c_")],
+)
+def test_files_stay_in_their_folder(tmp_path, slide_id, name):
+    html, pdf = case_paths(tmp_path, slide_id)
+    assert (html.name, pdf.name) == (f"{name}.html", f"{name}.pdf")
+    assert html.parent == tmp_path
+
+
+def test_long_names_make_files(tmp_path):
+    html, _ = case_paths(tmp_path, "ä" * 400)
+    html.write_text("x")
+    assert len(html.name.encode()) <= 255

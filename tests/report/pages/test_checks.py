@@ -1,0 +1,205 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sgpmil.bags.splits import Fold
+from sgpmil.evaluation import PredictionTable
+from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
+from sgpmil.report.pages.checks import has_posterior, run_checks
+from sgpmil.report.pages.run_facts import run_facts
+
+from .reported_run import CLASSES, material
+
+
+def check(found, title, **facts):
+    known = replace(run_facts(found), **facts)
+    labelled = [fold for fold in found.folds if len(fold.test.labelled())]
+    assessment = None
+    if labelled:
+        tested = [TestedFold(fold.name, fold.test, fold.validation) for fold in labelled]
+        assessment = assess(tested, None, AssessmentOptions(rounds=0))
+    checks = {one.title: one for one in run_checks(found, known, assessment).checks}
+    return checks[title]
+
+
+def changed(found, change, fold=0):
+    """Change every prediction of a fold's test slides."""
+    own = found.folds[fold]
+    rows = tuple(change(number, p) for number, p in enumerate(own.test.predictions))
+    folds = list(found.folds)
+    folds[fold] = replace(own, test=PredictionTable(rows, CLASSES))
+    return replace(found, folds=tuple(folds))
+
+
+@pytest.fixture
+def found(tmp_path):
+    return material(path=tmp_path)
+
+
+def splits(found, leak=()):
+    tests = [fold.test.slide_ids for fold in found.folds]
+    return (
+        Fold("0", (*tests[1], *leak), found.folds[0].validation.slide_ids, tests[0]),
+        Fold("1", tests[0], found.folds[1].validation.slide_ids, tests[1]),
+    )
+
+
+def test_a_sound_run_passes(found):
+    known = replace(run_facts(found), splits=splits(found))
+    tested = [TestedFold(f.name, f.test, f.validation) for f in found.folds]
+    checks = run_checks(found, known, assess(tested, None, AssessmentOptions(rounds=0))).checks
+    marks = {one.title: one.mark for one in checks}
+    for title in (
+        *("Folds", "Patients in training and test", "Test sets", "Names of slides", "Labels"),
+        *("Perfect ranking", "Validation slides", "Uncertainty", "Attention"),
+    ):
+        assert marks[title] == "pass", title
+    order = [one.mark for one in checks]
+    assert order == sorted(order, key=("warning", "note", "pass").index)
+
+
+def test_unfinished_folds(found):
+    said = check(replace(found, unfinished=("2", "3")), "Folds")
+    assert said.mark == "warning"
+    assert "2 folds not done ('2', '3')" in said.text
+
+
+def test_a_patient_in_training_and_test(found):
+    title = "Patients in training and test"
+    # Another slide of the patient of 'f0 s03', known by the labels alone.
+    patients = {**run_facts(found).patients, "elsewhere": "case f0 s03"}
+    said = check(found, title, splits=splits(found, ["elsewhere"]), patients=patients)
+    assert said.mark == "warning"
+    assert "1 patient with slides in training or validation and in test" in said.text
+    assert "'case f0 s03'" in said.text
+    unknown = check(found, title, splits=splits(found, ["elsewhere"]))
+    assert unknown.mark == "note"
+    assert "the patients of 1 training slide are not known" in unknown.text
+    assert check(found, title).mark == "note"  # no splits: nothing is known
+
+
+def test_a_fold_that_is_not_done_leaks_nothing(found):
+    patients = {**run_facts(found).patients, "x": "case f0 s03"}
+    one = replace(found, folds=found.folds[1:])
+    said = check(
+        one, "Patients in training and test", splits=splits(found, ["x"]), patients=patients
+    )
+    assert said.mark == "pass"
+
+
+def test_slides_in_several_test_sets(found):
+    twice = replace(found, folds=(found.folds[0], replace(found.folds[0], name="1")))
+    said = check(twice, "Test sets")
+    assert said.mark == "note"
+    assert "12 slides in the test sets of several folds" in said.text
+
+
+def test_names_that_differ_in_capitals_or_suffix(found):
+    names = {0: "F1 S04", 1: "f1 s05.svs"}
+    alike = changed(found, lambda i, p: replace(p, slide_id=names.get(i, p.slide_id)))
+    said = check(alike, "Names of slides")
+    assert said.mark == "warning"
+    assert "2 names" in said.text
+
+
+def test_rare_classes_and_missing_labels(found):
+    rare = changed(found, lambda i, p: replace(p, label=0))
+    said = check(rare, "Labels")
+    assert said.mark == "warning"
+    assert "Few slides of 'tumour (6)', of 24" in said.text
+    missing = changed(found, lambda i, p: replace(p, label=None if i < 2 else p.label))
+    said = check(missing, "Labels")
+    assert said.mark == "note"
+    assert "2 slides without a label" in said.text
+    none = material(path=found.path, num_folds=1)
+    none = changed(none, lambda i, p: replace(p, label=None))
+    assert check(none, "Labels").text == "No slide has a label: nothing can be measured."
+
+
+def test_perfect_numbers_are_suspicious(found):
+    def right(i, p):
+        probs = np.array([0.1, 0.9]) if p.label else np.array([0.9, 0.1])
+        return replace(p, probs=probs)
+
+    both = changed(changed(found, right), right, fold=1)
+    said = check(both, "Perfect ranking")
+    assert said.mark == "warning"
+    assert "AUC is 1.000 in every fold" in said.text
+    one = check(changed(found, right), "Perfect ranking")
+    assert (one.mark, one.text) == ("note", "AUC is 1.000 in 1 of 2 folds.")
+
+
+def test_miscalibration(found):
+    def sure(i, p):
+        return replace(p, probs=np.array([0.001, 0.999]))
+
+    said = check(changed(changed(found, sure), sure, fold=1), "Calibration")
+    assert said.mark == "warning"
+    assert "differ by 0.499" in said.text
+
+
+def test_validation_slides(found):
+    without = replace(found, folds=(replace(found.folds[0], validation=None), found.folds[1]))
+    said = check(without, "Validation slides")
+    assert said.mark == "warning"
+    assert "1 fold without validation slides ('0')" in said.text
+    same = replace(found.folds[0], validation=found.folds[0].test)
+    said = check(replace(found, folds=(same, found.folds[1])), "Validation slides")
+    assert said.mark == "warning"
+    assert "12 test slides used for validation" in said.text
+
+
+def test_a_deterministic_model_says_so(tmp_path):
+    plain = material(path=tmp_path, posterior=False)
+    assert not has_posterior(plain)
+    said = check(plain, "Uncertainty")
+    assert said.mark == "note"
+    assert "deterministic" in said.text
+    unknown = changed(plain, lambda i, p: replace(p, std=np.full(2, np.nan)))
+    assert not has_posterior(unknown)
+
+
+def test_flat_attention_and_missing_places(found):
+    def flat(i, p):
+        return replace(
+            p, instances=replace(p.instances, attention_mean=np.full(16, 1 / 16), coords=None)
+        )
+
+    both = changed(changed(found, flat), flat, fold=1)
+    assert "the model does not choose" in check(both, "Attention").text
+    assert "24 slides without coordinates" in check(both, "Coordinates").text
+    none = changed(found, lambda i, p: replace(p, instances=None))
+    assert "12 slides without coordinates or scores" in check(none, "Coordinates").text
+
+
+def test_embeddings_and_encoder(found, run_material):
+    said = check(replace(found, bags_missing="They are gone."), "Embeddings")
+    assert (said.mark, said.text) == ("note", "They are gone.")
+    assert check(run_material, "Embeddings").mark == "pass"
+    fewer = replace(run_material, bags=run_material.bags.subset(run_material.bags.slide_ids[:-3]))
+    assert "3 slides of 24 have no embeddings" in check(fewer, "Embeddings").text
+    assert check(found, "Patch encoder", encoders=("uni_v1",)).mark == "pass"
+    assert check(found, "Patch encoder", encoders=("efficientnet-lite0",)).mark == "note"
+    assert check(found, "Patch encoder", encoders=("uni", "conch")).mark == "warning"
+
+
+def test_phantoms_are_told_from_slides(run_material, tmp_path):
+    assert not run_facts(run_material).is_synthetic
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    (tmp_path / "phantoms.json").write_text("{}")
+    sources = replace(run_material.sources, files={"f0 s00": folder / "f0 s00.tif"})
+    made = replace(run_material, sources=sources)
+    assert run_facts(made).is_synthetic
+    assert check(made, "Synthetic slides").mark == "warning"
+    assert "23 slides of 24 have none" in check(made, "Slide images").text
+
+
+def test_facts_of_the_run(run_material):
+    facts = run_facts(run_material)
+    assert (facts.num_slides, facts.num_patients, facts.class_counts) == (24, 24, (12, 12))
+    assert facts.bag_sizes == (16,) * 24
+    assert [len(fold.test) for fold in facts.splits] == [12, 12]
+    assert facts.patients["f0 s03"] == "case f0 s03"
+    assert facts.patients["v1 05"] == "case v1 05"

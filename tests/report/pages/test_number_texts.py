@@ -1,0 +1,40 @@
+import math
+
+import pytest
+
+from sgpmil.evaluation.slide_metrics import METRIC_NAMES
+from sgpmil.report.pages.number_texts import (
+    metric_name,
+    setting_text,
+    told,
+    told_mean,
+    told_p,
+    told_range,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.9996, "1.000"), (-0.0004, "0.000"), (-0.0006, "−0.001"), (math.nan, "–"), (math.inf, "∞")],
+)
+def test_numbers(value, text):
+    assert told(value) == text
+
+
+def test_ranges_means_and_p():
+    assert told_range(0.1, 0.25, 2) == "0.10–0.25"
+    assert told_range(math.nan, 0.2) == "–"
+    assert told_mean([0.5, math.nan, 1.0]) == "0.750"
+    assert told_mean([math.nan]) == "–"
+    assert (told_p(0.0009), told_p(0.0011)) == ("< 0.001", "0.001")
+
+
+def test_every_metric_has_a_name_of_its_own():
+    names = [metric_name(name) for name in METRIC_NAMES]
+    assert len(set(names)) == len(names)
+    assert not any("_" in name for name in names)
+
+
+def test_settings():
+    assert setting_text(None) == "none"
+    assert setting_text((1, False)) == "1, no"

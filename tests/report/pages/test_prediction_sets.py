@@ -1,0 +1,87 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sgpmil.evaluation import Prediction, PredictionTable, write_prediction_folder
+from sgpmil.evaluation.uncertainty.conformal import fit_conformal
+from sgpmil.evaluation.uncertainty.decisions import add_decisions, decide
+from sgpmil.report.material import MaterialFold
+from sgpmil.report.pages.prediction_sets import slide_sets, stored_sets
+
+CLASSES = ("normal", "tumour")
+
+
+def table(name, high, labels):
+    rows = [
+        Prediction.from_samples(f"{name}{i}", f"case {name}{i}", label, np.array([[1 - p, p]]))
+        for i, (p, label) in enumerate(zip(high, labels, strict=True))
+    ]
+    return PredictionTable(tuple(rows), CLASSES)
+
+
+@pytest.fixture
+def fold():
+    # Scores 1 − p of the label: .05, .10, …, .45; the ⌈10 · .8⌉ = 8th smallest is .40.
+    validation = table("v", [1 - 0.05 * k for k in range(1, 10)], [1] * 9)
+    test = table("t", [0.61, 0.59, 0.39, 0.41, 0.95], [1, 1, 0, 0, None])
+    return MaterialFold("0", test, validation)
+
+
+def test_sets_are_those_of_the_closed_form(fold):
+    found = slide_sets(fold, 0.8)
+    # A class is in the set from a probability of .60 on; without any, the likeliest stands alone.
+    assert [one.names for one in found] == [
+        ("tumour",),
+        ("tumour",),
+        ("normal",),
+        ("normal",),
+        ("tumour",),
+    ]
+    assert [one.was_empty for one in found] == [False, True, False, True, False]
+    assert "about 80% of slides like the 9 validation slides" in found[0].sentence
+    assert found[1].sentence.startswith("No class was likely enough for the set")
+
+
+def test_a_larger_coverage_gives_larger_sets(fold):
+    # ⌈10 · .9⌉ = 9: the threshold is .45.
+    found = slide_sets(fold, 0.9)
+    assert [one.was_empty for one in found] == [False] * 5
+    unsure = replace(fold, test=table("t", [0.5], [1]), validation=table("v", [0.4] * 20, [1] * 20))
+    assert slide_sets(unsure, 0.9)[0].names == CLASSES
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"validation": None}, "no labelled validation slides"),
+        ({"validation": table("v", [0.9] * 8, [1] * 8)}, "needs at least 9 validation slides"),
+        ({"validation": table("v", [0.9] * 9, [None] * 9)}, "no labelled validation slides"),
+        ({"validation": table("t", [0.9] * 9, [1] * 9)}, "among the validation slides"),
+    ],
+)
+def test_why_there_is_no_set(fold, change, said):
+    found = slide_sets(replace(fold, **change), 0.9)
+    assert {one.names for one in found} == {None}
+    assert all(said in one.sentence for one in found)
+
+
+def test_another_slide_of_the_patient_spoils_the_promise(fold):
+    first, *rest = fold.test.predictions
+    shared = replace(first, case_id="case v3")
+    found = slide_sets(replace(fold, test=PredictionTable((shared, *rest), CLASSES)), 0.8)
+    assert found[0].names is None
+    assert "another of the patient" in found[0].sentence
+    assert found[1].names is not None
+
+
+def test_sets_that_were_written_with_predictions(fold, tmp_path):
+    write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
+    assert stored_sets(tmp_path) == {}
+    decisions = decide(fold.test, fit_conformal(fold.validation, 0.8))
+    add_decisions(tmp_path / "predictions.parquet", decisions)
+    stored = stored_sets(tmp_path)
+    assert stored == {d.slide_id: d.prediction_set for d in decisions}
+    found = slide_sets(replace(fold, validation=None), 0.8, stored)
+    assert [one.names for one in found] == [d.prediction_set for d in decisions]
+    assert "sgpmil predict --coverage" in found[0].sentence

@@ -1,0 +1,106 @@
+import json
+import shlex
+from dataclasses import asdict, replace
+
+import pytest
+
+from sgpmil.experiments.recipe import load_recipe
+from sgpmil.models.registry import list_models, resolve_settings
+from sgpmil.report.pages.blocks import Commands
+from sgpmil.report.pages.provenance import (
+    environment_section,
+    reproduction_section,
+    settings_section,
+    train_command,
+)
+from sgpmil.training.defaults import default_training, resolve_training
+
+from .reported_run import material
+
+
+def described(tmp_path, model, model_settings, training):
+    settings = {
+        "model": model,
+        "model_settings": json.loads(
+            json.dumps(vars(resolve_settings(model, model_settings)), default=str)
+        ),
+        "training": json.loads(json.dumps(asdict(resolve_training(model, training)))),
+    }
+    data = {"folder": "/data/my features", "labels": "/data/labels.csv"}
+    found = material(path=tmp_path / "a run", num_folds=1)
+    description = {"settings": settings, "data": data, "versions": {"torch": "2.0"}}
+    return replace(found, model=model, description=description)
+
+
+def parsed(command):
+    """Read a command as `sgpmil train` does."""
+    words = shlex.split(command)
+    assert words[:2] == ["sgpmil", "train"]
+    options = list(zip(words[2::2], words[3::2], strict=True))
+    single = dict(option for option in options if option[0] != "--set")
+    names = {
+        "--features": "data.features",
+        "--labels": "data.labels",
+        "--splits": "data.splits",
+        "--model": "model.name",
+    }
+    values = {names[key]: value for key, value in single.items() if key in names}
+    return load_recipe(
+        values=values, assignments=[value for key, value in options if key == "--set"]
+    ), single
+
+
+@pytest.mark.parametrize(
+    ("model", "model_settings", "training"),
+    [
+        ("sgpmil", {}, {}),
+        (
+            "sgpmil",
+            {"hidden_dims": (8, 4), "num_inducing": 5, "kernel": "matern52"},
+            {"epochs": 3, "learning_rate": 1e-5, "select": "best", "precision": "64"},
+        ),
+        ("clam-sb", {}, {"patience": 3}),
+        ("abmil", {}, {"seed": 7, "balanced_sampling": False, "betas": (0.8, 0.9)}),
+    ],
+)
+def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settings, training):
+    found = described(tmp_path, model, model_settings, training)
+    recipe, options = parsed(train_command(found))
+    assert recipe.training == resolve_training(model, training)
+    assert resolve_settings(recipe.model.name, recipe.model.settings) == resolve_settings(
+        model, model_settings
+    )
+    assert str(recipe.data.features) == "/data/my features"
+    assert options["--splits"] == str(tmp_path / "a run" / "splits")
+    assert options["--run"] != str(tmp_path / "a run")  # nothing is replaced
+    assert options["--classes"] == "normal,tumour"
+
+
+@pytest.mark.parametrize("model", list_models())
+def test_defaults_need_no_settings(tmp_path, model):
+    command = train_command(described(tmp_path, model, {}, {}))
+    assert "--set" not in command
+
+
+def test_what_differs_is_marked(tmp_path):
+    found = described(tmp_path, "sgpmil", {"num_inducing": 5}, {"epochs": 3})
+    model, training = settings_section(found).blocks[1:]
+    marked = [row for table in (model, training) for row in table.rows if row[0].endswith(" *")]
+    assert marked == [("num_inducing *", "5"), ("epochs *", "3")]
+    assert len(training.rows) == len(asdict(default_training("sgpmil")))
+
+
+def test_predictions_of_another_system_have_no_history(tmp_path):
+    found = replace(material(path=tmp_path, num_folds=1), description={}, model="")
+    for section in (settings_section(found), environment_section(found)):
+        assert "not a run of sgpmil" in section.blocks[0].text
+    (commands,) = reproduction_section(found, "sgpmil report x").blocks
+    assert isinstance(commands, Commands)
+    assert commands.lines == (f"sgpmil evaluate {shlex.quote(str(tmp_path))}", "sgpmil report x")
+
+
+def test_the_environment_is_that_of_the_run(tmp_path):
+    found = described(tmp_path, "sgpmil", {}, {})
+    (table,) = environment_section(found).blocks
+    assert ("torch", "2.0") in table.rows
+    assert ("Data: folder", "/data/my features") in table.rows

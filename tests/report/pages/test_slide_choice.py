@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import numpy as np
+
+from sgpmil.evaluation import Prediction, PredictionTable
+from sgpmil.report.material import MaterialFold, RunMaterial
+from sgpmil.report.pages.slide_choice import choose_slides
+
+
+def run(tmp_path, *folds):
+    made = []
+    for number, rows in enumerate(folds):
+        predictions = tuple(
+            Prediction.from_samples(name, name, label, np.array([[1 - p, p]]))
+            for name, label, p in rows
+        )
+        made.append(MaterialFold(str(number), PredictionTable(predictions, ("n", "t"))))
+    return RunMaterial(tmp_path, "", ("n", "t"), tuple(made))
+
+
+def names(slides):
+    return [one.prediction.slide_id for one in slides]
+
+
+ROWS = [
+    ("right t", 1, 0.99),
+    ("right n", 0, 0.2),
+    ("righter n", 0, 0.1),
+    ("wrong", 1, 0.3),
+    ("very wrong", 0, 0.95),
+    ("torn", 0, 0.49),
+]
+
+
+def test_kinds_of_slides(tmp_path):
+    found = choose_slides(run(tmp_path, ROWS), 2)
+    assert names(found.best) == ["righter n", "right t"]  # one a class
+    assert names(found.worst) == ["very wrong", "wrong"]
+    assert names(found.uncertain) == ["torn", "wrong"]
+
+
+def test_a_slide_of_several_folds_is_shown_once_as_its_extreme(tmp_path):
+    second = [("torn", 0, 0.02), ("wrong", 1, 0.01)]
+    found = choose_slides(run(tmp_path, ROWS, second), 3)
+    assert names(found.worst) == ["wrong", "very wrong"]
+    assert found.worst[0].fold.name == "1"
+    assert names(found.uncertain).count("torn") == 1
+    assert found.uncertain[0].fold.name == "0"
+
+
+def test_without_labels_the_surest_are_shown(tmp_path):
+    found = choose_slides(run(tmp_path, [(name, None, p) for name, _, p in ROWS]), 2)
+    assert names(found.best) == ["righter n", "right t"]
+    assert found.worst == ()
+
+
+def test_of_equally_sure_slides_the_one_with_more_patches(tmp_path, run_material):
+    scores = run_material.folds[0].test.predictions[0].instances
+    material = run(tmp_path, [("small", 1, 0.991), ("large", 1, 0.989)])
+    fold = material.folds[0]
+    small, large = fold.test.predictions
+    table = PredictionTable((small, replace(large, instances=scores)), ("n", "t"))
+    found = choose_slides(replace(material, folds=(replace(fold, test=table),)), 1)
+    assert names(found.best) == ["large"]
