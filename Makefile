@@ -9,11 +9,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/.installed
 	$(BIN)/sgpmil demo --overwrite
 
+# Tests run in so many processes; TEST_PROCESSES=0 runs them in one.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check --no-cache src tests benchmarks examples docs

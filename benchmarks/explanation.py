@@ -104,16 +104,16 @@ def _csv(scores: InstanceScores, classes: tuple[str, ...], folder: Path) -> None
 
 
 def _figure(scores: InstanceScores, classes: tuple[str, ...], folder: Path) -> None:
-    from sgpmil.report.canvas import save_figure
-    from sgpmil.report.map_figures import attention_map_figure
+    from sgpmil.report.figures.canvas import save_figure
+    from sgpmil.report.figures.map_figures import attention_map_figure
 
     save_figure(attention_map_figure(scores, "slide", 1, classes[1]), folder / "map.png")
 
 
 def _patches(scores: InstanceScores, classes: tuple[str, ...], folder: Path) -> None:
     from sgpmil.explanation.key_patches import key_patches
-    from sgpmil.report.canvas import save_figure
-    from sgpmil.report.patch_figures import key_patch_figure
+    from sgpmil.report.figures.canvas import save_figure
+    from sgpmil.report.figures.patch_figures import key_patch_figure
 
     found = key_patches(scores, 1)
     save_figure(key_patch_figure(scores, found, "slide", classes[1]), folder / "patches.png")

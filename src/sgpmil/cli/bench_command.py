@@ -115,7 +115,7 @@ def _print(settings: "BenchSettings", rows: "list[BenchRow]") -> None:
 
 
 def _draw(path: Path, points: "list[GrowthPoint]", device: str) -> None:
-    from sgpmil.report.bench_figures import GrowthCurve, write_growth_figure
+    from sgpmil.report.figures.bench_figures import GrowthCurve, write_growth_figure
 
     curves = []
     for along, job in sorted({(p.along, p.job) for p in points}):

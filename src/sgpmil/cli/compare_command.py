@@ -56,7 +56,7 @@ def compare(
         (out / old).unlink(missing_ok=True)
     written = list(write_comparison_tables(out / "tables", comparison))
     if len(comparison.folds) > 1:
-        from sgpmil.report.comparison_figures import write_comparison_figure
+        from sgpmil.report.figures.comparison_figures import write_comparison_figure
 
         written.append(write_comparison_figure(out / "figures", comparison))
     console.print("Written to " + ", ".join(str(path) for path in written))

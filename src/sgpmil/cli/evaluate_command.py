@@ -129,8 +129,8 @@ def _write(
 ) -> None:
     from sgpmil.evaluation.assessment_files import write_assessment
     from sgpmil.evaluation.patients import by_patient
-    from sgpmil.report.run_figures import write_run_figures
-    from sgpmil.report.uncertainty_figures import write_uncertainty_figures
+    from sgpmil.report.figures.run_figures import write_run_figures
+    from sgpmil.report.figures.uncertainty_figures import write_uncertainty_figures
 
     tests = [by_patient(fold.test) if options.patients else fold.test for fold in folds]
     tables = write_assessment(out, assessment)

@@ -23,9 +23,9 @@ from sgpmil.errors import SettingsError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sgpmil.report.explanation_folder import ExportKind
+    from sgpmil.report.explanations.explanation_folder import ExportKind
+    from sgpmil.report.explanations.run_explanation import RunExplanation
     from sgpmil.report.material import RunMaterial
-    from sgpmil.report.run_explanation import RunExplanation
 
 __all__ = ["explain"]
 
@@ -111,8 +111,8 @@ def explain(
 
     Running it again goes on where it stopped.
     """
+    from sgpmil.report.explanations.run_explanation import ExplanationSettings, explain_run
     from sgpmil.report.material import read_material
-    from sgpmil.report.run_explanation import ExplanationSettings, explain_run
 
     exports = _exports(export or [])
     drawn = annotation_folder(annotations, regions, mask_downsample)
@@ -180,7 +180,7 @@ class _BarProgress:
 
 
 def _exports(given: Sequence[str]) -> "tuple[ExportKind, ...]":
-    from sgpmil.report.explanation_folder import ExportKind
+    from sgpmil.report.explanations.explanation_folder import ExportKind
 
     known = {str(kind): kind for kind in get_args(ExportKind)}
     names = [name.strip().lower() for text in given for name in text.split(",") if name.strip()]

@@ -94,7 +94,7 @@ def train(
     """Train on every fold, test each on its own test set, and draw the figures."""
     from sgpmil.experiments.recipe import load_recipe
     from sgpmil.experiments.recipe_run import read_data, run_recipe
-    from sgpmil.report.run_figures import write_run_figures
+    from sgpmil.report.figures.run_figures import write_run_figures
 
     loaded = load_recipe(
         recipe,

@@ -1,14 +1,12 @@
-"""Predictions become figures.
+"""Predictions become figures, explanations and pages.
 
-- `figures`: reliability and ROC curves
-- `attention_figures`: the instances of bags, as pictures
-- `map_figures`, `map_layers`, `map_drawing`: attention and evidence at their places on the slide
-- `patch_figures`: the patches to look at
-- `material`, `slide_picture`: what an explanation is drawn from
-- `run_explanation`, `explanation_settings`, `explanation_folder`, `slide_explanation`,
-  `fold_prototypes`, `slide_list`: all files that explain a run
-- `uncertainty_figures`, `recalibration_figures`: what uncertainty is worth; temperature and sets
-- `comparison_figures`: runs side by side
-- `run_figures`: the figures of a run, written into its folder
-- `canvas`: the look they share
+================  ==============================================================================
+room or file      holds
+================  ==============================================================================
+figures           every figure, and the look they share
+explanations      the files that explain a run, slide by slide (``sgpmil explain``)
+pages             the page of a run and of a case (``sgpmil report``)
+material          what a run can be explained with: predictions, models, embeddings, slides
+slide_picture     a slide to look at, with what experts drew on it
+================  ==============================================================================
 """

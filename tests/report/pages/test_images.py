@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from sgpmil.report.canvas import new_figure
+from sgpmil.report.figures.canvas import new_figure
 from sgpmil.report.pages.images import photo_image, pixels_image, plot_image
 
 

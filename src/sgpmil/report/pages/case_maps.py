@@ -16,8 +16,8 @@ from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-un
 
 from sgpmil.errors import SgpmilError
 from sgpmil.explanation.maps import score_map
-from sgpmil.report.canvas import GREY, new_figure
-from sgpmil.report.map_drawing import (
+from sgpmil.report.figures.canvas import GREY, new_figure
+from sgpmil.report.figures.map_drawing import (
     View,
     draw_heat,
     draw_outlines,
@@ -25,8 +25,8 @@ from sgpmil.report.map_drawing import (
     draw_slide,
     prepare_axes,
 )
-from sgpmil.report.map_figures import shown_part
-from sgpmil.report.map_layers import (
+from sgpmil.report.figures.map_figures import shown_part
+from sgpmil.report.figures.map_layers import (
     LayerKind,
     MapLayer,
     attention_values,

@@ -8,7 +8,7 @@ import numpy as np
 
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.key_patches import key_patches
-from sgpmil.report.map_layers import map_layers
+from sgpmil.report.figures.map_layers import map_layers
 from sgpmil.report.pages.number_texts import told
 from sgpmil.shapes import Float, Int
 

@@ -9,13 +9,13 @@ from sgpmil.evaluation.bootstrap import Intervals
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import METRIC_NAMES
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
-from sgpmil.report.confusion_figures import confusion_figure
-from sgpmil.report.figures import reliability_figure, roc_figure
-from sgpmil.report.map_drawing import plain_words
+from sgpmil.report.figures.confusion_figures import confusion_figure
+from sgpmil.report.figures.curves import reliability_figure, roc_figure
+from sgpmil.report.figures.map_drawing import plain_words
+from sgpmil.report.figures.precision_recall_figures import precision_recall_figure
 from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
 from sgpmil.report.pages.images import plot_image
 from sgpmil.report.pages.number_texts import metric_name, told, told_range
-from sgpmil.report.precision_recall_figures import precision_recall_figure
 
 __all__ = ["calibration_section", "error_section", "fold_section", "plain_classes"]
 

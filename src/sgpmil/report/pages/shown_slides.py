@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.report.map_figures import attention_map_figure
-from sgpmil.report.map_layers import MapLimits, map_limits
+from sgpmil.report.figures.map_figures import attention_map_figure
+from sgpmil.report.figures.map_layers import MapLimits, map_limits
 from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Block, Prose, Section, SlideCard, Table
 from sgpmil.report.pages.images import DataImage, photo_image

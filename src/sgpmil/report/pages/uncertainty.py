@@ -8,16 +8,16 @@ from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.evaluation.uncertainty.folds import UncertaintyRow
-from sgpmil.report.map_drawing import plain_words
-from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
-from sgpmil.report.pages.images import DataImage, plot_image
-from sgpmil.report.pages.number_texts import counted, told
-from sgpmil.report.uncertainty_figures import (
+from sgpmil.report.figures.map_drawing import plain_words
+from sgpmil.report.figures.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,
     set_figure,
     temperature_figure,
 )
+from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
+from sgpmil.report.pages.images import DataImage, plot_image
+from sgpmil.report.pages.number_texts import counted, told
 
 __all__ = ["uncertainty_section"]
 

@@ -1,0 +1,261 @@
+"""Maps on axes: the slide beneath, scores as colours over it, outlines and a scale bar on top."""
+
+import re
+from math import floor, log10
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import Normal as PlainStroke
+from matplotlib.patheffects import Stroke
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-untyped]
+    AnchoredSizeBar,
+)
+
+from sgpmil.explanation.maps import ScoreMap
+from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE
+from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.shapes import Int, UInt8
+
+__all__ = [
+    "View",
+    "draw_colour_bar",
+    "draw_heat",
+    "draw_outlines",
+    "draw_scale_bar",
+    "draw_slide",
+    "plain_words",
+    "prepare_axes",
+    "scale_bar_length",
+]
+
+View = tuple[float, float, float, float]
+"""Part of the slide that is shown, in level-0 pixels: left, right, bottom, top."""
+
+_CANVAS = "#c9c9c9"
+_HEAT_ALPHA = 0.72
+_PALE = 0.55
+"""Share of its contrast that a slide keeps beneath a map."""
+
+
+def plain_words(text: str) -> str:
+    r"""Keep matplotlib from taking dollar signs in names for formulas.
+
+    Args:
+        text: What is to be written.
+
+    Example:
+        >>> print(plain_words("a$b$"), plain_words(plain_words("a$b$")))
+        a\$b\$ a\$b\$
+    """
+    return re.sub(r"(?<!\\)\$", r"\\$", text)
+
+
+def prepare_axes(axes: Axes, view: View, title: str) -> None:
+    """Make axes show a part of a slide, in its proportions and without ticks.
+
+    Args:
+        axes: The axes.
+        view: The part.
+        title: What is shown.
+    """
+    axes.set_title(plain_words(title), fontsize=TITLE_SIZE, loc="left")
+    axes.set_xlim(view[0], view[1])
+    axes.set_ylim(view[2], view[3])
+    axes.set_aspect("equal", anchor="N")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_facecolor(_CANVAS)
+    for spine in axes.spines.values():
+        spine.set(color=GREY, linewidth=0.6)
+
+
+def draw_slide(axes: Axes, picture: SlidePicture, *, pale: bool = False) -> AxesImage | None:
+    """Draw the slide itself at its place.
+
+    Args:
+        axes: Axes in level-0 pixels.
+        picture: The slide.
+        pale: Whether as a light grey ground, on which colours can be read.
+
+    Returns:
+        The image; None where there is no slide.
+    """
+    if picture.pixels is None or picture.size is None:
+        return None
+    axes.set_facecolor("white")
+    width, height = picture.size
+    pixels = _pale(picture.pixels) if pale else picture.pixels
+    # imshow changes the limits; what is shown stays as it was prepared.
+    limits = axes.get_xlim(), axes.get_ylim()
+    image = axes.imshow(pixels, extent=(0, width, height, 0), interpolation="antialiased")
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    return image
+
+
+def draw_heat(
+    axes: Axes, drawn: ScoreMap, colours: str, norm: Normalize, *, over_slide: bool
+) -> AxesImage:
+    """Draw scores as colours at their places; what has none stays as it is.
+
+    Args:
+        axes: Axes in level-0 pixels.
+        drawn: The scores.
+        colours: Name of the colour map.
+        norm: Limits of the colours.
+        over_slide: Whether the slide lies beneath and is to shine through.
+    """
+    limits = axes.get_xlim(), axes.get_ylim()
+    image = axes.imshow(
+        np.ma.masked_invalid(drawn.values),
+        extent=drawn.extent,
+        cmap=colours,
+        norm=norm,
+        alpha=_HEAT_ALPHA if over_slide else 1.0,
+        # A pixel of the map is a patch's or part of one: colours in between would be invented.
+        interpolation="nearest",
+    )
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    return image
+
+
+def draw_outlines(axes: Axes, picture: SlidePicture, *, legend: bool = False) -> None:
+    """Draw what experts outlined, to be seen on light and on dark.
+
+    Args:
+        axes: Axes in level-0 pixels.
+        picture: The slide.
+        legend: Whether to say what is outlined.
+    """
+    halo = [Stroke(linewidth=2.4, foreground="white"), PlainStroke()]
+    for corners in picture.outlines:
+        closed = np.concatenate([corners, corners[:1]])
+        axes.plot(
+            closed[:, 0],
+            closed[:, 1],
+            color="black",
+            lw=1.1,
+            path_effects=halo,
+            scalex=False,
+            scaley=False,
+        )
+    if legend and picture.outlines:
+        line = Line2D([], [], color="black", lw=1.2)
+        axes.legend(
+            [line],
+            [plain_words(picture.outlined)],
+            loc="upper right",
+            fontsize=SMALL_SIZE,
+            framealpha=0.85,
+            borderpad=0.3,
+            handlelength=1.4,
+        )
+
+
+def draw_scale_bar(
+    axes: Axes,
+    view: View,
+    mpp: float | None,
+    avoid: Int[np.ndarray, "N 2"] | None = None,
+) -> None:
+    """Draw a bar of a round length: micrometres where their number a pixel is known, else pixels.
+
+    Args:
+        axes: Axes in level-0 pixels.
+        view: What they show.
+        mpp: Microns a level-0 pixel.
+        avoid: Places that it should not cover: of the lower corners, it is the one with fewer.
+    """
+    pixels, text = scale_bar_length(abs(view[1] - view[0]), mpp)
+    bar = AnchoredSizeBar(
+        axes.transData,
+        pixels,
+        text,
+        loc="lower left" if avoid is None else _emptier_corner(view, avoid),
+        pad=0.3,
+        borderpad=0.35,
+        sep=2,
+        size_vertical=0.006 * abs(view[2] - view[3]),
+        fontproperties=FontProperties(size=SMALL_SIZE),
+    )
+    bar.patch.set(alpha=0.85, linewidth=0)
+    axes.add_artist(bar)
+
+
+def scale_bar_length(width: float, mpp: float | None) -> tuple[float, str]:
+    """Choose the length of a scale bar: 1, 2 or 5 of some power of ten, at most 30 % of the width.
+
+    Args:
+        width: Width of what is shown, in level-0 pixels.
+        mpp: Microns a level-0 pixel; None where unknown.
+
+    Returns:
+        The length in level-0 pixels, and in words.
+
+    Example:
+        >>> scale_bar_length(40_000.0, 0.25)
+        (8000.0, '2 mm')
+        >>> scale_bar_length(500.0, None)
+        (100.0, '100 px')
+    """
+    unit = 1.0 if mpp is None else mpp
+    most = 0.3 * width * unit
+    power = 10.0 ** floor(log10(most))
+    length = max(step * power for step in (1, 2, 5) if step * power <= most * (1 + 1e-9))
+    if mpp is None:
+        return length, f"{length:,.0f} px" if length >= 1 else f"{length:g} px"
+    return length / unit, f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} µm"
+
+
+def draw_colour_bar(
+    figure: Figure,
+    image: ScalarMappable,
+    axes: Axes | list[Axes],
+    label: str,
+) -> None:
+    """Draw the legend of the colours beneath axes, with an arrow where scores go beyond it.
+
+    Args:
+        figure: The figure.
+        image: What has the colours.
+        axes: Axes that it belongs to.
+        label: What the numbers are.
+    """
+    values: np.ndarray = np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
+    low, high = image.get_clim()
+    below, above = bool((values < low).any()), bool((values > high).any())
+    extend = "both" if below and above else "min" if below else "max" if above else "neither"
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom", aspect=26, pad=0.025, extend=extend, shrink=0.92
+    )
+    bar.ax.tick_params(labelsize=SMALL_SIZE, color=GREY, length=2.5)
+    bar.ax.xaxis.get_offset_text().set_fontsize(SMALL_SIZE)
+    bar.locator = MaxNLocator(4)
+    formatter = ScalarFormatter(useMathText=False)
+    formatter.set_powerlimits((-3, 4))
+    bar.formatter = formatter
+    bar.set_label(plain_words(label), fontsize=SMALL_SIZE)
+    bar.update_ticks()
+    bar.outline.set_visible(False)
+
+
+def _emptier_corner(view: View, places: Int[np.ndarray, "N 2"]) -> str:
+    left, right, bottom, top = view
+    x, y = (places[:, 0] - left) / (right - left), (places[:, 1] - top) / (bottom - top)
+    low = y > 0.75
+    return "lower right" if (low & (x > 0.65)).sum() < (low & (x < 0.35)).sum() else "lower left"
+
+
+def _pale(pixels: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
+    # Luma of ITU-R BT.601: the eye's weights of red, green and blue.
+    grey = pixels @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+    light = (255 - _PALE * (255 - grey)).round().astype(np.uint8)
+    return np.repeat(light[..., None], 3, axis=2)

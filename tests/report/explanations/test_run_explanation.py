@@ -1,0 +1,306 @@
+import csv
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+
+import tifffile
+
+from sgpmil.errors import ExplanationError
+from sgpmil.report.explanations.run_explanation import ExplanationSettings, explain_run
+from sgpmil.report.material import read_material
+from sgpmil.slides.annotations import open_annotations
+from tests.report.explained_run import (
+    SIDE,
+    SLIDES,
+    write_annotations,
+    write_features,
+    write_run,
+    write_slides,
+)
+from tests.slides.extraction.drawn_files import HEIGHT, MPP, WIDTH
+
+
+class Progress:
+    def __init__(self):
+        self.counted = []
+
+    def begin(self, text, num_slides):
+        self.counted.append([text, num_slides, 0])
+
+    def advance(self):
+        self.counted[-1][2] += 1
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A run with slides of two of its four test slides, and annotations."""
+    folder = tmp_path_factory.mktemp("explained")
+    write_features(folder / "features")
+    write_run(folder / "sgpmil", folder / "features")
+    write_run(folder / "abmil", folder / "features", "abmil")
+    write_slides(folder / "slides", SLIDES[:2])
+    write_annotations(folder / "drawn")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def material(place):
+    with pytest.warns(UserWarning, match="2 slides have no slides"):
+        return read_material(
+            place / "sgpmil",
+            slides=place / "slides",
+            annotations=open_annotations(place / "drawn"),
+        )
+
+
+@pytest.fixture(scope="module")
+def bare(place):
+    """The same without slides, which draws faster."""
+    return read_material(place / "sgpmil", annotations=open_annotations(place / "drawn"))
+
+
+def explain(material, out, *, overwrite=False, beside=None, inputs=None, **settings):
+    progress = Progress()
+    done = explain_run(
+        material,
+        out,
+        ExplanationSettings(**settings),
+        progress,
+        beside=beside,
+        inputs=inputs,
+        overwrite=overwrite,
+    )
+    return done, progress
+
+
+def files(out):
+    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_everything_once(place, material, tmp_path):
+    out = tmp_path / "out"
+    beside = {"abmil": read_material(place / "abmil")}
+    kinds = ("geojson", "csv", "parquet", "tiff", "tiatoolbox")
+    done, progress = explain(
+        material, out, beside=beside, only=SLIDES[1:3], exports=kinds, prototypes="kernel"
+    )
+    assert [outcome.status for outcome in done.outcomes] == ["done", "done"]
+    folds = {SLIDES[1]: "0", SLIDES[2]: "1"}
+    expected = {"explanation.json", "slides.csv"}
+    for slide, fold in folds.items():
+        expected |= {
+            f"maps/{slide}.png",
+            f"patches/{slide}.png",
+            f"patches/{slide}.csv",
+            f"comparison/{slide}.png",
+            f"prototypes/fold-{fold}/prototypes.png",
+            f"prototypes/fold-{fold}/prototypes.csv",
+            f"prototypes/fold-{fold}/label-map-{slide}.png",
+            f"geojson/{slide}.geojson",
+            f"tables/{slide}.csv",
+            f"tables/{slide}.parquet",
+            f"tiff/{slide}.ome.tiff",
+            f"tiatoolbox/{slide}.geojson",
+        }
+    assert files(out) == expected
+    # Prototypes are counted over all test slides of the fold, whichever are drawn.
+    counted = rows_of(out / "prototypes" / "fold-0" / "prototypes.csv")
+    assert sum(int(row["patches"]) for row in counted) == 48
+    assert sum(int(row["cancerous_patches"]) for row in counted) == 4
+    assert [(text, total, seen) for text, total, seen in progress.counted] == [
+        ("Prototypes of fold 0", 2, 2),
+        ("Slides of fold 0", 1, 1),
+        ("Prototypes of fold 1", 2, 2),
+        ("Slides of fold 1", 1, 1),
+    ]
+    # The map that is exported covers the slide, pixel on pixel.
+    with tifffile.TiffFile(out / "tiff" / f"{SLIDES[1]}.ome.tiff") as file:
+        exported = file.asarray()
+    scores = next(p for _, p in material.predictions() if p.slide_id == SLIDES[1]).instances
+    factor = WIDTH / exported.shape[2]
+    assert exported.shape[1] * factor == HEIGHT
+    column, row = ((scores.coords + SIDE / 2) / factor).astype(int).T
+    np.testing.assert_allclose(exported[0, row, column], scores.attention_mean, rtol=1e-6)
+    assert np.isnan(exported[0, 0, 0])
+    features = json.loads((out / "geojson" / f"{SLIDES[1]}.geojson").read_text())["features"]
+    assert {f["properties"]["classification"]["name"].split()[0] for f in features} == {"prototype"}
+    assert material.sources.picture(SLIDES[1], "tumour").mpp == pytest.approx(MPP)
+
+
+def test_slides_are_listed_the_least_certain_first(bare, tmp_path):
+    explain(bare, tmp_path, prototypes=None, only=SLIDES[:1])
+    rows = rows_of(tmp_path / "slides.csv")
+    assert {row["slide_id"] for row in rows} == set(SLIDES)
+    entropies = [float(row["entropy"]) for row in rows]
+    assert entropies == sorted(entropies, reverse=True)
+    known = {p.slide_id: p for _, p in bare.predictions()}
+    for row in rows:
+        prediction = known[row["slide_id"]]
+        attention, labels = (
+            prediction.instances.attention_mean,
+            prediction.instances.instance_labels,
+        )
+        top = sorted(range(24), key=lambda k: -attention[k])[:10]
+        assert int(row["positive_in_top_10"]) == sum(labels[k] == 1 for k in top)
+        assert int(row["positive_patches"]) == (4 if prediction.label else 0)
+        right = prediction.probs.argmax() == prediction.label
+        assert row["correct"] == ("true" if right else "false")
+
+
+def test_the_most_uncertain_are_taken(bare, tmp_path):
+    done, _ = explain(bare, tmp_path, prototypes=None, most=2)
+    least = [row["slide_id"] for row in rows_of(tmp_path / "slides.csv")][:2]
+    assert {outcome.slide_id for outcome in done.outcomes} == set(least)
+    assert {path.stem for path in (tmp_path / "maps").iterdir()} == set(least)
+
+
+def test_it_goes_on_where_it_stopped(bare, tmp_path):
+    first, _ = explain(bare, tmp_path, only=SLIDES[2:3], exports=("csv",))
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
+    lost = tmp_path / "maps" / f"{SLIDES[2]}.png"
+    lost.unlink()
+    again, progress = explain(bare, tmp_path, only=SLIDES[2:4], exports=("csv",))
+    assert Counter(o.status for o in again.outcomes) == {"done": 2}
+    assert {o.slide_id: o.written for o in again.outcomes}[SLIDES[2]] == 1
+    for path, when in written.items():
+        if path != lost and path.name != "prototypes.png":
+            assert path.stat().st_mtime_ns == when
+    kept, progress = explain(bare, tmp_path, only=SLIDES[2:4], exports=("csv",))
+    assert [o.status for o in kept.outcomes] == ["kept", "kept"]
+    assert [text for text, *_ in progress.counted] == ["Slides of fold 1"]  # no prototypes anew
+    assert first.folder == kept.folder
+
+
+def test_other_settings_are_refused_and_replaced_when_asked(bare, tmp_path):
+    explain(bare, tmp_path, prototypes=None, only=SLIDES[3:])
+    before = (tmp_path / "maps" / f"{SLIDES[3]}.png").read_bytes()
+    for changed in ({"scale": "rank"}, {"class_name": "normal"}, {"inputs": {"mpp": 0.25}}):
+        with pytest.raises(ExplanationError, match="other settings"):
+            explain(bare, tmp_path, **{"prototypes": None, "only": SLIDES[3:], **changed})
+    other = replace(bare, folds=bare.folds[1:])
+    with pytest.raises(ExplanationError, match="the run has changed"):
+        explain(other, tmp_path, prototypes=None, only=SLIDES[3:])
+    explain(bare, tmp_path, prototypes=None, only=SLIDES[3:], scale="rank", overwrite=True)
+    assert (tmp_path / "maps" / f"{SLIDES[3]}.png").read_bytes() != before
+
+
+def test_a_damaged_slide_does_not_stop_the_others(place, material, tmp_path):
+    whole = material.sources.files[SLIDES[0]].read_bytes()
+    damaged = tmp_path / f"{SLIDES[0]}.tiff"
+    damaged.write_bytes(whole[: len(whole) // 2])
+    sources = replace(material.sources, files={**material.sources.files, SLIDES[0]: damaged})
+    done, _ = explain(
+        replace(material, sources=sources), tmp_path / "out", prototypes=None, only=SLIDES[:2]
+    )
+    found = {outcome.slide_id: outcome for outcome in done.outcomes}
+    assert found[SLIDES[1]].status == "done"
+    assert found[SLIDES[0]].status == "failed"
+    assert str(damaged) in found[SLIDES[0]].reason
+    # What does not need the slide is there all the same.
+    assert (tmp_path / "out" / "patches" / f"{SLIDES[0]}.csv").exists()
+    assert not (tmp_path / "out" / "maps" / f"{SLIDES[0]}.png").exists()
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_scores_that_are_no_numbers_spoil_one_slide_alone(bare, tmp_path):
+    first, *others = bare.folds[1].test.predictions
+    scores = first.instances
+    bad = replace(
+        first, instances=replace(scores, attention_mean=np.full_like(scores.attention_mean, np.inf))
+    )
+    test = replace(bare.folds[1].test, predictions=(bad, *others))
+    spoilt = replace(bare, folds=(bare.folds[0], replace(bare.folds[1], test=test)))
+    done, _ = explain(spoilt, tmp_path, prototypes=None, folds=("1",))
+    found = {outcome.slide_id: outcome for outcome in done.outcomes}
+    assert "finite" in found[first.slide_id].reason
+    assert found[others[0].slide_id].status == "done"
+
+
+def test_damaged_embeddings_count_in_no_prototype_and_are_named(bare, tmp_path):
+    features = write_features(tmp_path / "features")
+    (features / f"{SLIDES[1]}.h5").unlink()
+    found = read_material(bare.path, features=features)
+    whole = (features / f"{SLIDES[2]}.h5").read_bytes()
+    (features / f"{SLIDES[2]}.h5").write_bytes(whole[: len(whole) // 2])
+    done, _ = explain(found, tmp_path / "out", only=(SLIDES[0], SLIDES[2]))
+    assert [outcome.status for outcome in done.outcomes] == ["done"] * 2
+    missing, damaged = done.notes
+    assert missing.startswith("1 slides have no embeddings")
+    assert f"'{SLIDES[1]}'" in missing
+    assert damaged.startswith(f"'{SLIDES[2]}' counts in no prototype: ")
+    maps = {path.name for path in (tmp_path / "out" / "prototypes").rglob("label-map-*")}
+    assert maps == {f"label-map-{SLIDES[0]}.png"}
+
+
+def test_models_without_prototypes_say_so(place, tmp_path):
+    done, _ = explain(read_material(place / "abmil"), tmp_path, only=SLIDES[:1])
+    assert done.notes == ("There are no prototypes: abmil has no inducing points.",)
+    assert not (tmp_path / "prototypes").exists()
+    assert not [row for row in rows_of(tmp_path / "patches" / "s 0.csv") if row["kind"] == "unsure"]
+
+
+def test_without_embeddings_there_are_maps_and_a_reason(bare, tmp_path):
+    lost = replace(bare, bags=None, bags_missing="They are lost.")
+    done, _ = explain(lost, tmp_path, only=SLIDES[:1])
+    assert done.notes == ("There are no prototypes: They are lost.",)
+    assert (tmp_path / "maps" / f"{SLIDES[0]}.png").exists()
+
+
+def test_without_coordinates_there_are_no_maps(bare, tmp_path):
+    def nowhere(fold):
+        predictions = tuple(
+            replace(p, instances=replace(p.instances, coords=None)) for p in fold.test.predictions
+        )
+        return replace(fold, test=replace(fold.test, predictions=predictions))
+
+    lost = replace(bare, folds=tuple(nowhere(fold) for fold in bare.folds))
+    done, _ = explain(lost, tmp_path, only=SLIDES[:1], prototypes=None, exports=("csv",))
+    assert done.outcomes[0].status == "done"
+    assert "no maps" in done.notes[0]
+    assert files(tmp_path) == {
+        "explanation.json",
+        "slides.csv",
+        f"patches/{SLIDES[0]}.png",
+        f"patches/{SLIDES[0]}.csv",
+    }
+
+
+def test_a_slide_that_two_folds_tested_has_files_of_each(bare, tmp_path):
+    twice = replace(bare.folds[1], test=bare.folds[0].test)
+    both = replace(bare, folds=(bare.folds[0], twice))
+    explain(both, tmp_path, prototypes=None, only=SLIDES[:1])
+    names = {path.name for path in (tmp_path / "maps").iterdir()}
+    assert names == {f"{SLIDES[0]}.fold-0.png", f"{SLIDES[0]}.fold-1.png"}
+
+
+def test_what_is_not_there_is_refused(bare, tmp_path):
+    with pytest.raises(ExplanationError, match="'s9'"):
+        explain(bare, tmp_path, only=("s9",))
+    with pytest.raises(ExplanationError, match="among 0, 1"):
+        explain(bare, tmp_path, folds=("7",))
+    with pytest.raises(ExplanationError, match="among normal, tumour"):
+        explain(bare, tmp_path, class_name="cancer")
+    without = [
+        replace(
+            fold,
+            test=replace(
+                fold.test,
+                predictions=tuple(replace(p, instances=None) for p in fold.test.predictions),
+            ),
+        )
+        for fold in bare.folds
+    ]
+    with pytest.raises(ExplanationError, match="scores of the instances"):
+        explain(replace(bare, folds=tuple(without)), tmp_path)
+    assert not files(tmp_path)

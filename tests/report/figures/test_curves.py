@@ -1,0 +1,113 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import roc_auc_score
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.calibration import adaptive_calibration_error, expected_calibration_error
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.report.figures.curves import reliability_figure, roc_figure, save_figure
+
+
+def random_table(num_slides=60, num_classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    names = tuple(f"class {c}" for c in range(num_classes))
+    predictions = []
+    for i in range(num_slides):
+        probs = rng.dirichlet(np.ones(num_classes))
+        label = int(rng.choice(num_classes, p=probs))
+        predictions.append(Prediction.from_samples(f"{i}", f"{i}", label, probs[None]))
+    return PredictionTable(tuple(predictions), names)
+
+
+def words(figure):
+    figure.canvas.draw()
+    texts = [text.get_text() for text in figure.texts]
+    if figure.get_suptitle():
+        texts.append(figure.get_suptitle())
+    for axes in figure.axes:
+        texts += [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()]
+        if axes.get_legend() is not None:
+            texts += [text.get_text() for text in axes.get_legend().get_texts()]
+    return " | ".join(texts)
+
+
+def test_reliability_figure_shows_the_curve_of_sklearn(tmp_path):
+    table = random_table(200)
+    figure = reliability_figure(table)
+    correct = table.probs.argmax(1) == table.labels
+    accuracy, confidence = calibration_curve(correct, table.probs.max(1), n_bins=10)
+    dots = figure.axes[0].containers[1].lines[0]
+    np.testing.assert_allclose(dots.get_xdata(), confidence)
+    np.testing.assert_allclose(dots.get_ydata(), accuracy)
+    text = words(figure)
+    assert "n = 200" in text
+    assert f"ECE {expected_calibration_error(table.probs, table.labels):.3f}" in text
+    assert f"ACE {adaptive_calibration_error(table.probs, table.labels):.3f}" in text
+    assert "Confidence in the predicted class" in text
+    save_figure(figure, tmp_path / "r.png", dpi=40)
+
+
+def test_reliability_intervals_are_those_of_wilson():
+    table = random_table(50, 3)
+    figure = reliability_figure(table, num_bins=5)
+    (segments,) = figure.axes[0].containers[1].lines[2]
+    top = table.probs.max(1)
+    correct = table.probs.argmax(1) == table.labels
+    bins = np.minimum((top * 5).astype(int), 4)
+    for segment, b in zip(segments.get_segments(), np.unique(bins), strict=True):
+        hits, count = int(correct[bins == b].sum()), int((bins == b).sum())
+        expected = binomtest(hits, count).proportion_ci(method="wilson")
+        np.testing.assert_allclose(segment[:, 1], [expected.low, expected.high], atol=1e-9)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_roc_figure_tells_mean_and_sd_over_folds(num_classes):
+    tables = [random_table(50 + k, num_classes, seed=k) for k in range(4)]
+    text = words(roc_figure(tables))
+    for c in range(num_classes) if num_classes > 2 else [1]:
+        areas = [roc_auc_score(t.labels == c, t.probs[:, c]) for t in tables]
+        assert f"class {c}: AUC {np.mean(areas):.3f} ± {np.std(areas, ddof=1):.3f}" in text
+    assert "4 folds (n = 50–53 a fold)" in text
+    assert "False-positive rate" in text
+
+
+def test_roc_curves_enclose_their_areas():
+    tables = [random_table(50, seed=k) for k in range(3)]
+    figure = roc_figure(tables)
+    chance, *folds, mean = figure.axes[0].lines
+    areas = [np.trapezoid(line.get_ydata(), line.get_xdata()) for line in folds]
+    expected = [roc_auc_score(t.labels, t.probs[:, 1]) for t in tables]
+    np.testing.assert_allclose(areas, expected)
+    area_of_mean = np.trapezoid(mean.get_ydata(), mean.get_xdata())
+    assert area_of_mean == pytest.approx(np.mean(expected), abs=0.01)
+    assert chance.get_label() == "chance"
+
+
+def test_roc_of_one_fold_and_of_an_absent_class():
+    table = random_table(30)
+    area = roc_auc_score(table.labels, table.probs[:, 1])
+    text = words(roc_figure([table]))
+    assert f"class 1: AUC {area:.3f}" in text
+    assert "±" not in text
+    negatives = tuple(p for p in table.predictions if p.label == 0)
+    assert "AUC undefined" in words(roc_figure([PredictionTable(negatives, table.class_names)]))
+
+
+def test_nothing_to_draw():
+    with pytest.raises(PredictionError, match="slides with labels"):
+        roc_figure([])
+    with pytest.raises(PredictionError, match="slides with labels"):
+        reliability_figure(PredictionTable((), ("a", "b")))
+    with pytest.raises(PredictionError, match="in every fold"):
+        roc_figure([random_table(9, 2), random_table(9, 3)])
+
+
+def test_figures_do_without_pyplot():
+    code = "import sys, sgpmil.report.figures.curves; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

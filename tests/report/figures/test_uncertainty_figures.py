@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from scipy.stats import ttest_ind
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
+from sgpmil.evaluation.uncertainty.measures import uncertainty
+from sgpmil.evaluation.uncertainty.selective import risk_coverage
+from sgpmil.report.figures.uncertainty_figures import (
+    correct_wrong_figure,
+    risk_coverage_figure,
+    save_figure,
+    write_uncertainty_figures,
+)
+from tests.evaluation.tables import table_of
+from tests.evaluation.uncertain_tables import model_table
+
+from .test_curves import words
+
+
+def texts_of(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_boxes_are_the_quartiles_and_the_test_is_scipys():
+    table = model_table(90, 3, seed=1, sharpness=2)
+    wrong = table.probs.argmax(axis=1) != table.labels
+    figure = correct_wrong_figure(table)
+    assert len(figure.axes) == 3
+    for axes, measure in zip(figure.axes, ("std", "entropy", "mutual_information"), strict=True):
+        values = uncertainty(table, measure)
+        medians = [line.get_ydata()[0] for line in axes.lines if line.get_linewidth() == 2.4]
+        np.testing.assert_allclose(medians, [np.median(values[~wrong]), np.median(values[wrong])])
+        for box, group in zip(axes.patches, (values[~wrong], values[wrong]), strict=True):
+            corners = box.get_path().vertices[:, 1]
+            expected = np.quantile(group, [0.25, 0.75])
+            np.testing.assert_allclose([corners.min(), corners.max()], expected)
+        p = ttest_ind(values[wrong], values[~wrong], equal_var=False).pvalue
+        told = "two-sided p < 0.001" if p < 0.001 else f"two-sided p = {p:.3f}"
+        assert texts_of(axes) == [told + (" *" if p < 0.05 else ", n.s.")]
+        ticks = [label.get_text() for label in axes.get_xticklabels()]
+        assert ticks == [f"correct\nn = {(~wrong).sum()}", f"wrong\nn = {wrong.sum()}"]
+        # Every slide is a point, at its height.
+        heights = np.concatenate([dots.get_offsets()[:, 1] for dots in axes.collections])
+        np.testing.assert_allclose(np.sort(heights), np.sort(values))
+    assert "Entropy (nats)" in words(figure)
+
+
+def test_the_colours_are_those_of_okabe_and_ito():
+    axes = correct_wrong_figure(model_table(90, 3, seed=1)).axes[0]
+    colours = [to_rgb(dots.get_facecolor()[0][:3]) for dots in axes.collections]
+    assert colours == [to_rgb("#0072B2"), to_rgb("#D55E00")]  # blue and vermilion
+
+
+def test_many_slides_are_not_drawn_one_by_one():
+    axes = correct_wrong_figure(model_table(700, 3, seed=1), ["entropy"]).axes[0]
+    assert len(axes.collections) == 0
+
+
+@pytest.mark.parametrize("num_wrong", [0, 1, 3])
+def test_few_wrong_slides(num_wrong):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([5, 1], size=10)
+    labels = probs.argmax(axis=1)
+    labels[:num_wrong] = 1 - labels[:num_wrong]
+    figure = correct_wrong_figure(table_of(probs, labels))
+    (axes,) = figure.axes  # a model without a posterior has entropy alone
+    assert axes.get_ylabel() == "Entropy (nats)"
+    assert len(axes.patches) == 1  # three points have no quartiles
+    if num_wrong < 2:
+        assert texts_of(axes) == ["no test"]
+    else:
+        assert texts_of(axes)[0].startswith("two-sided p")
+
+
+def test_risk_coverage_shows_measures_oracle_and_random():
+    table = model_table(60, 3, seed=4)
+    figure = risk_coverage_figure(table, ["std", "max_probability"])
+    lines = figure.axes[0].lines
+    wrong = table.probs.argmax(axis=1) != table.labels
+    orders = [uncertainty(table, "std"), 1 - table.probs.max(axis=1), wrong.astype(float)]
+    for line, order in zip(lines, orders, strict=False):
+        curve = risk_coverage(order, wrong)
+        np.testing.assert_allclose(line.get_xdata(), curve.coverage)
+        np.testing.assert_allclose(line.get_ydata(), curve.risk)
+    np.testing.assert_allclose(lines[3].get_ydata(), wrong.mean())
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    areas = [risk_coverage(order, wrong).aurc for order in orders]
+    assert names == [
+        f"standard deviation, predicted class: {areas[0]:.3f}",
+        f"1 − largest probability: {areas[1]:.3f}",
+        f"oracle: {areas[2]:.3f}",
+        f"random: {wrong.mean():.3f}",
+    ]
+
+
+@pytest.mark.parametrize("draw", [correct_wrong_figure, risk_coverage_figure])
+def test_legends_and_labels_stay_off_the_data(draw):
+    figure = draw(model_table(60, 3, seed=4))
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.canvas.get_width_height()
+    for legend in figure.legends:
+        box = legend.get_window_extent(renderer)
+        assert not any(box.overlaps(axes.get_window_extent(renderer)) for axes in figure.axes)
+    title = figure.texts[0] if figure.texts else figure.axes[0].title
+    extent = title.get_window_extent(renderer)
+    assert extent.x0 >= 0
+    assert extent.x1 <= width
+    assert extent.y1 <= height
+
+
+def test_one_panel_has_room_for_its_title():
+    figure = correct_wrong_figure(model_table(60, 3, seed=4), ["std"])
+    figure.canvas.draw()
+    extent = figure._suptitle.get_window_extent(figure.canvas.get_renderer())
+    assert extent.x1 <= figure.canvas.get_width_height()[0]
+
+
+def test_figures_of_a_run(tmp_path):
+    folds = [
+        (model_table(20, 3, seed=k), model_table(12, 3, seed=50 + k, name="v")) for k in range(2)
+    ]
+    tests = [test for test, _ in folds]
+    written = write_uncertainty_figures(tmp_path / "new", tests, uncertainty_over_folds(folds))
+    assert [path.name for path in written] == [
+        "uncertainty.png",
+        "risk-coverage.png",
+        "temperature.png",
+        "prediction-sets.png",
+    ]
+    assert all(path.stat().st_size > 10_000 for path in written)
+    some = [folds[0], (folds[1][0], None)]
+    written = write_uncertainty_figures(tmp_path, tests[:2], uncertainty_over_folds(some))
+    assert [path.name for path in written] == ["uncertainty.png", "risk-coverage.png"]
+
+
+def test_nothing_to_draw(tmp_path):
+    unlabelled = table_of([[0.5, 0.5]], [None])
+    for draw in (correct_wrong_figure, risk_coverage_figure):
+        with pytest.raises(PredictionError, match="slides with labels to draw"):
+            draw(unlabelled)
+        with pytest.raises(PredictionError, match="with std, but they carry none"):
+            draw(table_of([[0.9, 0.1]], [0]), ["std"])
+    save_figure(
+        correct_wrong_figure(PredictionTable(model_table(1, 2).predictions, ("a", "b"))),
+        tmp_path / "one.png",
+        dpi=40,
+    )
+    assert (tmp_path / "one.png").exists()
