@@ -98,6 +98,14 @@ def explain(
             "comma-separated or repeated."
         ),
     ] = None,
+    geojson_origin: Annotated[
+        tuple[int, int],
+        typer.Option(
+            metavar="X Y",
+            help="Level-0 position that QuPath takes as the origin: of MIRAX, the slide's "
+            "openslide.bounds-x and -y.",
+        ),
+    ] = (0, 0),
     model: Annotated[
         Path | None,
         typer.Option(help="Folder of the fold whose model made the predictions, for prototypes."),
@@ -133,6 +141,7 @@ def explain(
         class_name=class_name,
         prototypes=None if prototypes == "none" else prototypes,
         exports=exports,
+        geojson_origin=geojson_origin,
         only=tuple(only or ()),
         folds=tuple(fold or ()),
         most=most,

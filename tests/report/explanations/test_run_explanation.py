@@ -138,6 +138,21 @@ def test_everything_once(place, material, tmp_path):
     assert material.sources.picture(SLIDES[1], "tumour").mpp == pytest.approx(MPP)
 
 
+def test_geojson_is_counted_from_what_the_viewer_takes_as_origin(bare, tmp_path):
+    explain(
+        bare,
+        tmp_path,
+        prototypes=None,
+        only=SLIDES[:1],
+        exports=("geojson",),
+        geojson_origin=(10, -20),
+    )
+    features = json.loads((tmp_path / "geojson" / f"{SLIDES[0]}.geojson").read_text())["features"]
+    corners = [np.min(f["geometry"]["coordinates"][0], axis=0) for f in features]
+    scores = next(p for _, p in bare.predictions() if p.slide_id == SLIDES[0]).instances
+    np.testing.assert_array_equal(corners, scores.coords - [10, -20])
+
+
 def test_slides_are_listed_the_least_certain_first(bare, tmp_path):
     explain(bare, tmp_path, prototypes=None, only=SLIDES[:1])
     rows = rows_of(tmp_path / "slides.csv")

@@ -24,6 +24,7 @@ class ExplanationSettings:
             more, the one that is predicted.
         prototypes: How patches are compared with inducing points; None for no prototypes.
         exports: Files for other programs.
+        geojson_origin: Level-0 position (x, y) that QuPath takes as the slide's origin.
         only: Slides to explain; all by default.
         folds: Folds to explain; all by default.
         most: Most slides, the least certain first; all by default.
@@ -33,6 +34,7 @@ class ExplanationSettings:
     class_name: str | None = None
     prototypes: SimilarityMeasure | None = "cosine"
     exports: tuple[ExportKind, ...] = ()
+    geojson_origin: tuple[int, int] = (0, 0)
     only: tuple[str, ...] = ()
     folds: tuple[str, ...] = ()
     most: int | None = None

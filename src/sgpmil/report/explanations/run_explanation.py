@@ -125,6 +125,7 @@ def explain_run(
         "scale": settings.scale,
         "class": settings.class_name,
         "prototypes": settings.prototypes,
+        "geojson_origin": list(settings.geojson_origin),
         "beside": {
             name: predictions_digest(fold.test for fold in other.folds)
             for name, other in others.items()
@@ -199,6 +200,7 @@ class _Work:
             scale=self.settings.scale,
             limits=self.limits if self.settings.scale == "absolute" else None,
             exports=exports,
+            geojson_origin=self.settings.geojson_origin,
             models=self._models(task.prediction),
             prototypes=prototypes,
         )

@@ -39,6 +39,7 @@ class ExplainedSlide:
         scale: Scale of the maps.
         limits: Limits of the maps' colours that all slides share.
         exports: Files for other programs.
+        geojson_origin: Level-0 position (x, y) that QuPath takes as the slide's origin.
         models: Other models' scores of the slide, by the models' names, its own first.
         prototypes: Prototypes of the fold's test slides.
     """
@@ -51,6 +52,7 @@ class ExplainedSlide:
     scale: ScaleKind = "absolute"
     limits: MapLimits | None = None
     exports: tuple[ExportKind, ...] = ()
+    geojson_origin: tuple[int, int] = (0, 0)
     models: tuple[tuple[str, InstanceScores], ...] = ()
     prototypes: PrototypeExplanation | None = None
 
@@ -188,6 +190,7 @@ class _SlideWriter:
                 slide_id,
                 self.scores,
                 names,
+                offset=self.slide.geojson_origin,
                 prototypes=assigned,
                 similarity=similarity,
                 colours=None if prototypes is None else prototypes.colours,
