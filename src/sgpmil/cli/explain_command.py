@@ -16,6 +16,7 @@ from sgpmil.cli.annotation_options import (
     Regions,
     annotation_folder,
 )
+from sgpmil.cli.material_options import Embeddings, Mpp, NucleiPath, SlidesPath
 from sgpmil.cli.options import Overwrite
 from sgpmil.cli.output import console, counting, facts
 from sgpmil.errors import SettingsError
@@ -36,25 +37,14 @@ def explain(
     run: Annotated[
         Path, typer.Argument(help="A run, the folder of a fold, or of predictions (predict).")
     ],
-    slides: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the slide files; without, maps are drawn on a canvas."),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(help="The embeddings, for prototypes; by default where the run found them."),
-    ] = None,
+    slides: SlidesPath = None,
+    features: Embeddings = None,
     annotations: AnnotationsPath = None,
     regions: Regions = None,
     min_coverage: MinCoverage = 0.5,
     mask_downsample: MaskDownsample = None,
-    nuclei: Annotated[
-        Path | None,
-        typer.Option(help="Folder of <slide>.json of HoVer-Net or CellViT: nuclei a prototype."),
-    ] = None,
-    mpp: Annotated[
-        float | None, typer.Option(help="Microns a level-0 pixel, for slides that do not say.")
-    ] = None,
+    nuclei: NucleiPath = None,
+    mpp: Mpp = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Name of a slide to explain; may be repeated.")
     ] = None,

@@ -15,6 +15,7 @@ from sgpmil.cli.annotation_options import (
     Regions,
     annotation_folder,
 )
+from sgpmil.cli.material_options import Embeddings, Mpp, NucleiPath, SlidesPath
 from sgpmil.cli.options import Overwrite
 from sgpmil.cli.output import console, counting
 from sgpmil.errors import SettingsError
@@ -35,23 +36,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write; RUN/report.html unless told otherwise.")
     ] = None,
-    slides: Annotated[
-        Path | None, typer.Option(help="Folder of the slide files, to be shown beneath the maps.")
-    ] = None,
+    slides: SlidesPath = None,
     annotations: AnnotationsPath = None,
     regions: Regions = None,
     min_coverage: MinCoverage = 0.5,
     mask_downsample: MaskDownsample = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(help="The embeddings, for prototypes; by default where the run found them."),
-    ] = None,
-    nuclei: Annotated[
-        Path | None, typer.Option(help="Folder of <slide>.json of HoVer-Net or CellViT.")
-    ] = None,
-    mpp: Annotated[
-        float | None, typer.Option(help="Microns a level-0 pixel, for slides that do not say.")
-    ] = None,
+    features: Embeddings = None,
+    nuclei: NucleiPath = None,
+    mpp: Mpp = None,
     case: Annotated[
         list[str] | None,
         typer.Option(help="Slide to write a case report of (HTML and PDF); may be repeated."),
@@ -69,8 +61,6 @@ def report(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a run into one page that opens anywhere, and slides into case reports."""
-    if mpp is not None and mpp <= 0:
-        raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
     if not 0 < coverage < 1:
         raise SettingsError(f"Expected --coverage between 0 and 1, but got {coverage:g}.")
     if bootstrap < 0:

@@ -1,5 +1,6 @@
 """All that a run can be explained with: predictions, models, embeddings, slides, annotations."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.tables import listed
-from sgpmil.errors import BagError, ExplanationError, SgpmilError, SlideError
+from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError, SlideError
 from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -157,6 +158,8 @@ def read_material(
         SgpmilError: The predictions, or a folder that was named, cannot be read; or no slide file
             is of the run.
     """
+    if mpp is not None and not 0 < mpp < math.inf:
+        raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
     place = Path(path)
     found = read_tested_folds(place)
     if not found.folds:
