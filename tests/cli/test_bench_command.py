@@ -2,10 +2,14 @@ import json
 
 import pytest
 
+from sgpmil.experiments import bench
+
 SMALL = ("--train-bags", "4", "--test-bags", "2", "--features", "4", "--scale", "0.005")
 
 
-def test_models_are_timed_and_written(sgpmil, tmp_path):
+def test_models_are_timed_and_written(sgpmil, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "_BAG_COUNTS", (2, 4))
+    monkeypatch.setattr(bench, "_BAG_SIZES", (10, 100, 1000))
     out = tmp_path / "bench"
     arguments = (*SMALL, "--repeats", "1", "--largest", "1000", "--out", out)
     code, text, error = sgpmil("bench", "--model", "mean-pool", "--device", "cpu", *arguments)
