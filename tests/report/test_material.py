@@ -8,7 +8,7 @@ pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import BagError, ExplanationError, SlideError
+from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.report.material import MissingMaterialWarning, read_material
 from sgpmil.slides.annotations import open_annotations
@@ -85,7 +85,7 @@ def test_embeddings_of_other_slides_are_refused(run, tmp_path):
 def test_slides_are_found_below_the_folder_and_measured(run, tmp_path):
     deep = tmp_path / "slides" / "batch 1"
     deep.mkdir(parents=True)
-    write_slide(deep / "a.tiff")
+    write_slide(deep / "a.tiff", mpp=None)
     with pytest.warns(MissingMaterialWarning, match="1 slides have no slides"):
         found = read_material(run, slides=tmp_path / "slides", mpp=0.25)
     picture = found.sources.picture("a", longest=200)
@@ -93,6 +93,35 @@ def test_slides_are_found_below_the_folder_and_measured(run, tmp_path):
     assert max(picture.pixels.shape) == 200
     assert (picture.size, picture.mpp) == ((WIDTH, HEIGHT), 0.25)
     assert found.sources.open("b") is None
+
+
+def test_what_a_slide_says_of_its_pixels_counts_more_than_the_option(run, tmp_path):
+    (tmp_path / "slides" / "thumbnails").mkdir(parents=True)
+    write_slide(tmp_path / "slides" / "a.tiff", mpp=0.5)
+    write_slide(tmp_path / "slides" / "b.tiff", mpp=0.5)
+    write_slide(tmp_path / "slides" / "thumbnails" / "a.tiff", mpp=8.0)
+    found = read_material(run, slides=tmp_path / "slides", mpp=0.25)
+    assert found.sources.picture("a").mpp == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("mpp", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_pixels_are_refused(run, mpp):
+    with pytest.raises(SettingsError, match="--mpp above 0"):
+        read_material(run, mpp=mpp)
+
+
+def test_damaged_scores_of_one_slide_cost_no_other(run):
+    (run / "fold-0" / "attention" / "a.h5").write_bytes(b"not HDF5")
+    found = read_material(run)
+    assert "a.h5" in found.damaged["a"]
+    known = {p.slide_id: p.instances is not None for _, p in found.predictions()}
+    assert known == {"a": False, "b": True}
+
+
+def test_the_folder_of_a_fold_knows_its_run(run):
+    found = read_material(run / "fold-0")
+    assert found.model == "abmil"
+    assert found.bags is not None
 
 
 def test_slides_of_another_run_are_refused(run, tmp_path):

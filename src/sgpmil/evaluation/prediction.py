@@ -164,13 +164,24 @@ class Prediction:
     def told(self, class_index: int, digits: int = 2) -> str:
         """Tell a class's probability, with its deviation where the model gives one.
 
+        What would be rounded to certainty is told as what it is beyond.
+
         Example:
             >>> Prediction.from_samples("a", "a", None, np.array([[0.25, 0.75]])).told(1)
             '0.75'
+            >>> Prediction.from_samples("a", "a", None, np.array([[0.002, 0.998]])).told(1)
+            '>0.99'
         """
-        text = f"{self.probs[class_index]:.{digits}f}"
-        has_spread = bool(np.nansum(self.std) > 0)
-        return f"{text} ± {self.std[class_index]:.{digits}f}" if has_spread else text
+        least = 10.0**-digits
+        prob, std = float(self.probs[class_index]), float(self.std[class_index])
+        text = f"{prob:.{digits}f}"
+        if prob > 1 - least / 2:
+            text = f">{1 - least:.{digits}f}"
+        elif prob < least / 2:
+            text = f"<{least:.{digits}f}"
+        if not np.nansum(self.std) > 0:
+            return text
+        return f"{text} ± {f'<{least:.{digits}f}' if std < least / 2 else f'{std:.{digits}f}'}"
 
     @staticmethod
     def from_samples(

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from sgpmil.errors import PredictionError
 from sgpmil.evaluation.instance_files import read_instance_scores, write_instance_scores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_files import read_predictions, write_predictions
@@ -64,8 +65,15 @@ def write_prediction_folder(
     return table
 
 
-def read_prediction_folder(folder: str | os.PathLike[str]) -> PredictionTable:
+def read_prediction_folder(
+    folder: str | os.PathLike[str], damaged: dict[str, str] | None = None
+) -> PredictionTable:
     """Read predictions, with the scores of the instances where there are any.
+
+    Args:
+        folder: The folder.
+        damaged: Takes the reason of each slide whose scores cannot be read, which then has none;
+            without it they are an error.
 
     Raises:
         PredictionError: A file is missing or damaged.
@@ -75,7 +83,12 @@ def read_prediction_folder(folder: str | os.PathLike[str]) -> PredictionTable:
     predictions = []
     for prediction in table.predictions:
         path = _scores_path(place, prediction.slide_id)
-        scores = read_instance_scores(path) if path.exists() else None
+        try:
+            scores = read_instance_scores(path) if path.exists() else None
+        except PredictionError as error:
+            if damaged is None:
+                raise
+            damaged[prediction.slide_id], scores = str(error), None
         predictions.append(replace(prediction, instances=scores))
     return PredictionTable(tuple(predictions), table.class_names)
 

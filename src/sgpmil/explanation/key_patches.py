@@ -95,7 +95,7 @@ def key_patches(
         chosen["evidence"] = best[evidence[best] > 0]
     if scores.attention_std.any():
         high = _highest(attention, ceil(_HIGH * len(attention)))
-        high = high[attention[high] > max(0.0, float(attention.mean()))]
+        high = high[attention[high] > max(0.0, float(np.nanmean(attention)))]
         variation = scores.attention_std[high] / attention[high]
         chosen["unsure"] = high[_highest(variation, most)]
     coords, labels = scores.coords, scores.instance_labels

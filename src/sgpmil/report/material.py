@@ -70,7 +70,7 @@ class SlideSources:
         if slide is not None:
             with slide:
                 picture = SlidePicture(
-                    slide.thumbnail(longest), slide.size, mpp=self.mpp or _mpp_of(slide)
+                    slide.thumbnail(longest), slide.size, mpp=_mpp_of(slide) or self.mpp
                 )
         if self.annotations is None or slide_id not in self.annotations:
             return picture
@@ -107,6 +107,7 @@ class RunMaterial:
         unfinished: Name of each other fold.
         bags: The embeddings that were predicted; None where they are not to be found.
         bags_missing: Why they are not, in a sentence.
+        damaged: Why the scores of a slide's patches cannot be read, by slide.
         sources: Slides, annotations and nuclei.
         description: What the run says of itself (``run.json``).
     """
@@ -118,6 +119,7 @@ class RunMaterial:
     unfinished: tuple[str, ...] = ()
     bags: BagDataset | None = None
     bags_missing: str = ""
+    damaged: Mapping[str, str] = field(default_factory=dict)
     sources: SlideSources = field(default_factory=SlideSources)
     description: Mapping[str, Any] = field(default_factory=dict)
 
@@ -161,14 +163,17 @@ def read_material(
     if mpp is not None and not 0 < mpp < math.inf:
         raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
     place = Path(path)
-    found = read_tested_folds(place)
+    damaged: dict[str, str] = {}
+    found = read_tested_folds(place, damaged=damaged)
     if not found.folds:
         raise ExplanationError(
             f"Expected a run with at least one fold that is done at {place}, but none is. "
             "Go on with it: sgpmil train … --resume."
         )
     is_run = (place / "run.json").exists()
-    description = read_description(place) if is_run else {}
+    # A fold's folder lies in its run's.
+    home = place if is_run else place.resolve().parent
+    description = read_description(home) if (home / "run.json").exists() else {}
     labeller = None if annotations is None else InstanceLabeller(annotations, min_coverage)
     folds = tuple(
         MaterialFold(
@@ -189,6 +194,7 @@ def read_material(
         found.unfinished,
         bags,
         missing,
+        damaged,
         SlideSources(
             {} if slides is None else _slide_files(slides, wanted),
             annotations,
@@ -213,7 +219,8 @@ def _embeddings(
         return None, "It is not known where the embeddings lie: name them with --features."
     try:
         bags = read_bags(folder)
-        known = [slide_id for slide_id in wanted if slide_id in set(bags.slide_ids)]
+        there = set(bags.slide_ids)
+        known = [slide_id for slide_id in wanted if slide_id in there]
         if not known:
             raise BagError(
                 f"Expected embeddings of the run's slides in {folder}, but got those of others. "
@@ -227,7 +234,10 @@ def _embeddings(
 
 
 def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
-    files = {file.stem: file for file in find_slides(folder, recursive=True)}
+    files = _files_of(folder, recursive=False)
+    # Folders below may hold thumbnails of the same names: they are looked into only for need.
+    if not wanted & set(files):
+        files = {file.stem: file for file in find_slides(folder, recursive=True)}
     known = {slide_id: files[slide_id] for slide_id in sorted(wanted) if slide_id in files}
     if not known:
         raise SlideError(
@@ -236,6 +246,13 @@ def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
         )
     _warn_missing(wanted - set(known), "slides", folder)
     return known
+
+
+def _files_of(folder: Path, *, recursive: bool) -> dict[str, Path]:
+    try:
+        return {file.stem: file for file in find_slides(folder, recursive=recursive)}
+    except SlideError:
+        return {}
 
 
 def _nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:

@@ -94,14 +94,26 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"Could not write to {folder}: {error}.") from error
 
-    def read(self, name: str) -> PredictionTable:
-        """Read the predictions of a fold, with the scores of the instances where there are any."""
-        return read_prediction_folder(self.fold(name))
+    def read(self, name: str, damaged: dict[str, str] | None = None) -> PredictionTable:
+        """Read the predictions of a fold, with the scores of the instances where there are any.
 
-    def read_validation(self, name: str) -> PredictionTable | None:
-        """Read the predictions of a fold's validation slides; None where there are none."""
+        Args:
+            name: Name of the fold.
+            damaged: As of `read_prediction_folder`.
+        """
+        return read_prediction_folder(self.fold(name), damaged)
+
+    def read_validation(
+        self, name: str, damaged: dict[str, str] | None = None
+    ) -> PredictionTable | None:
+        """Read the predictions of a fold's validation slides; None where there are none.
+
+        Args:
+            name: Name of the fold.
+            damaged: As of `read_prediction_folder`.
+        """
         folder = self.fold(name) / VALIDATION
-        return read_prediction_folder(folder) if is_prediction_folder(folder) else None
+        return read_prediction_folder(folder, damaged) if is_prediction_folder(folder) else None
 
     def read_folds(self) -> tuple[Fold, ...]:
         """Read which slides each fold trained on, validated and tested with.

@@ -78,12 +78,18 @@ def read_run_predictions(path: Path | str) -> RunPredictions:
     return RunPredictions(tuple(folds), _unfinished(run))
 
 
-def read_tested_folds(path: Path | str, validation: Path | str | None = None) -> TestedFolds:
+def read_tested_folds(
+    path: Path | str,
+    validation: Path | str | None = None,
+    damaged: dict[str, str] | None = None,
+) -> TestedFolds:
     """Read the predictions of a run for its test and validation slides, with instance scores.
 
     Args:
         path: A run, the folder of a fold, or predictions as of `read_run_predictions`.
         validation: Predictions of validation slides, for a path that is not a run.
+        damaged: Takes the reason of each slide whose instance scores cannot be read; without it
+            they are an error.
 
     Raises:
         RunFolderError: The run is damaged.
@@ -99,8 +105,8 @@ def read_tested_folds(path: Path | str, validation: Path | str | None = None) ->
         own = place / VALIDATION
         if validation is None and is_prediction_folder(own):
             validation = own
-        held_out = None if validation is None else _read_table(Path(validation))
-        return TestedFolds((TestedFold("0", _read_table(place), held_out),))
+        held_out = None if validation is None else _read_table(Path(validation), damaged)
+        return TestedFolds((TestedFold("0", _read_table(place, damaged), held_out),))
     if validation is not None:
         raise PredictionError(
             f"Expected no --validation for the run {place}, whose folds have their own, but got "
@@ -109,11 +115,11 @@ def read_tested_folds(path: Path | str, validation: Path | str | None = None) ->
     run = read_run(place)
     folds = []
     for name, split in _done(run):
-        table = run.read(name)
+        table = run.read(name, damaged)
         own_split = _spelt(name, split, table)
         if own_split is not None:
             check_own_test_slides(own_split, table)
-        folds.append(TestedFold(name, table, run.read_validation(name)))
+        folds.append(TestedFold(name, table, run.read_validation(name, damaged)))
     return TestedFolds(tuple(folds), _unfinished(run))
 
 
@@ -133,7 +139,7 @@ def _fold_tables(place: Path) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
-def _read_table(place: Path) -> PredictionTable:
+def _read_table(place: Path, damaged: dict[str, str] | None = None) -> PredictionTable:
     if place.is_file():
         return read_predictions(place)
     if not place.exists():
@@ -145,7 +151,7 @@ def _read_table(place: Path) -> PredictionTable:
             f"Expected a run or predictions in '{place}', but it has neither run.json nor "
             "predictions.parquet nor fold_0.csv. Name the folder of a run."
         )
-    return read_prediction_folder(place)
+    return read_prediction_folder(place, damaged)
 
 
 def _done(run: RunFolder) -> list[tuple[str, Fold | None]]:

@@ -6,8 +6,13 @@ import pytest
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.map_figures import attention_map_figure, model_row_figure, shown_part
-from sgpmil.report.figures.map_layers import MapLimits
+from sgpmil.report.figures.map_figures import (
+    ModelScores,
+    attention_map_figure,
+    model_row_figure,
+    shown_part,
+)
+from sgpmil.report.figures.map_layers import MapLimits, map_limits
 from sgpmil.report.slide_picture import SlidePicture
 from tests.report.figures.scored_grid import SIDE, grid_scores
 
@@ -161,7 +166,9 @@ def test_what_is_shown_holds_all_patches_and_is_no_stripe():
 
 def test_models_stand_in_one_row_over_the_same_place():
     first, second = grid_scores(seed=1), grid_scores(5, 4, seed=2, deviation=0.0)
-    figure = model_row_figure([("sgpmil", first), ("abmil", second)], picture(), "slide")
+    figure = model_row_figure(
+        [ModelScores("sgpmil", first), ModelScores("abmil", second)], picture(), "slide"
+    )
     found = panels(figure)
     assert list(found) == ["Slide", "sgpmil", "abmil"]
     for name, scores in (("sgpmil", first), ("abmil", second)):
@@ -178,8 +185,16 @@ def test_models_stand_in_one_row_over_the_same_place():
     assert max(tops) - min(tops) <= 2
 
 
+def test_a_models_colours_are_limited_as_on_the_other_slides_of_its_run():
+    scores, run = grid_scores(seed=1), MapLimits(50.0, 1.0, 1.0, 1.0)
+    figure = model_row_figure([ModelScores("own", scores, run), ModelScores("alone", scores)])
+    shared, alone = (map_of(axes).get_clim()[1] for axes in panels(figure).values())
+    assert shared == 50.0
+    assert alone == pytest.approx(map_limits([(scores, 0)]).attention)
+
+
 def test_models_share_a_legend_on_a_relative_scale():
-    models = [(name, grid_scores(seed=k)) for k, name in enumerate("abc")]
+    models = [ModelScores(name, grid_scores(seed=k)) for k, name in enumerate("abc")]
     figure = model_row_figure(models, scale="rank")
     found = panels(figure)
     assert [map_of(axes).get_clim() for axes in found.values()] == [(0, 1)] * 3

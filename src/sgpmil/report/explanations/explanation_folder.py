@@ -132,8 +132,17 @@ def predictions_digest(tables: Iterable[PredictionTable]) -> str:
         for prediction in table.predictions:
             digest.update(f"{prediction.slide_id}\n{prediction.label}\n".encode())
             digest.update(prediction.probs.tobytes())
-            if prediction.instances is not None:
-                digest.update(prediction.instances.attention_mean.tobytes())
+            digest.update(prediction.std.tobytes())
+            scores = prediction.instances
+            if scores is None:
+                continue
+            for array in (
+                scores.attention_mean,
+                scores.attention_std,
+                scores.evidence_mean,
+                scores.evidence_std,
+            ):
+                digest.update(b"" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
 
 

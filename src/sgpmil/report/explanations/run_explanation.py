@@ -31,6 +31,7 @@ from sgpmil.report.explanations.fold_prototypes import fold_prototypes, model_of
 from sgpmil.report.explanations.slide_explanation import ExplainedSlide, slide_files
 from sgpmil.report.explanations.slide_list import write_slide_list
 from sgpmil.report.figures.canvas import save_figure
+from sgpmil.report.figures.map_figures import ModelScores
 from sgpmil.report.figures.map_layers import map_limits
 from sgpmil.report.figures.prototype_figures import prototype_sheet
 from sgpmil.report.material import MaterialFold, RunMaterial
@@ -167,6 +168,14 @@ class _Work:
             name: {p.slide_id: p.instances for _, p in other.predictions()}
             for name, other in self.others.items()
         }
+        self.other_limits = {
+            name: map_limits(
+                (scores, 0)
+                for scores in known.values()
+                if scores is not None and _is_finite(scores)
+            )
+            for name, known in self.scores.items()
+        }
 
     def explain_fold(self, fold: MaterialFold, tasks: Sequence[ChosenSlide]) -> list[SlideOutcome]:
         prototypes = self._prototypes(fold, tasks)
@@ -185,7 +194,13 @@ class _Work:
     ) -> SlideOutcome:
         slide_id, fold = task.prediction.slide_id, task.fold.name
         if task.prediction.instances is None:
-            reason = "There are no scores of its patches. Predict it again, with the instances."
+            reason = self.material.damaged.get(
+                slide_id,
+                "There are no scores of its patches. Predict it again, with the instances.",
+            )
+            return SlideOutcome(slide_id, fold, "failed", reason=reason)
+        if not _is_finite(task.prediction.instances):
+            reason = "Some of its patches have scores that are not finite. Predict it again."
             return SlideOutcome(slide_id, fold, "failed", reason=reason)
         if task.prediction.instances.coords is None:
             self.notes.append(
@@ -217,15 +232,15 @@ class _Work:
             return SlideOutcome(slide_id, fold, "failed", written, reasons[0])
         return SlideOutcome(slide_id, fold, "done" if written else "kept", written)
 
-    def _models(self, prediction: Prediction) -> tuple[tuple[str, InstanceScores], ...]:
+    def _models(self, prediction: Prediction) -> tuple[ModelScores, ...]:
         own = prediction.instances
         if own is None or not self.others:
             return ()
-        models = [(self.material.model or self.material.path.name, own)]
+        models = [ModelScores(self.material.model or self.material.path.name, own, self.limits)]
         for name, known in self.scores.items():
             found = known.get(prediction.slide_id)
-            if found is not None and found.coords is not None:
-                models.append((name, found))
+            if found is not None and found.coords is not None and _is_finite(found):
+                models.append(ModelScores(name, found, self.other_limits[name]))
             else:
                 self.notes.append(f"{name} has no scores of some slides: they are not compared.")
         return tuple(models)

@@ -16,7 +16,11 @@ from sgpmil.explanation.maps import ScaleKind, ScoreMap, patch_side, placed_coor
 from sgpmil.explanation.prototypes import PrototypeExplanation
 from sgpmil.report.explanations.explanation_folder import ExplanationFolder, ExportKind
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.map_figures import attention_map_figure, model_row_figure
+from sgpmil.report.figures.map_figures import (
+    ModelScores,
+    attention_map_figure,
+    model_row_figure,
+)
 from sgpmil.report.figures.map_layers import MapLimits
 from sgpmil.report.figures.patch_figures import cut_patches, key_patch_figure
 from sgpmil.report.figures.prototype_figures import label_map_figure
@@ -40,7 +44,7 @@ class ExplainedSlide:
         limits: Limits of the maps' colours that all slides share.
         exports: Files for other programs.
         geojson_origin: Level-0 position (x, y) that QuPath takes as the slide's origin.
-        models: Other models' scores of the slide, by the models' names, its own first.
+        models: Several models' scores of the slide, its own first.
         prototypes: Prototypes of the fold's test slides.
     """
 
@@ -53,7 +57,7 @@ class ExplainedSlide:
     limits: MapLimits | None = None
     exports: tuple[ExportKind, ...] = ()
     geojson_origin: tuple[int, int] = (0, 0)
-    models: tuple[tuple[str, InstanceScores], ...] = ()
+    models: tuple[ModelScores, ...] = ()
     prototypes: PrototypeExplanation | None = None
 
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ from sgpmil.report.figures.map_layers import (
 from sgpmil.report.slide_picture import SlidePicture
 from sgpmil.shapes import Int
 
-__all__ = ["attention_map_figure", "model_row_figure", "shown_part"]
+__all__ = ["ModelScores", "attention_map_figure", "model_row_figure", "shown_part"]
 
 _COLOURS: dict[LayerKind, str] = {
     "attention": "Reds",
@@ -109,8 +110,23 @@ def attention_map_figure(
     return figure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelScores:
+    """What a model says of a slide's instances.
+
+    Args:
+        name: Name of the model.
+        scores: Its scores.
+        limits: Limits of the colours on the absolute scale; those of the slide where not given.
+    """
+
+    name: str
+    scores: InstanceScores
+    limits: MapLimits | None = None
+
+
 def model_row_figure(
-    models: Sequence[tuple[str, InstanceScores]],
+    models: Sequence[ModelScores],
     picture: SlidePicture | None = None,
     title: str = "",
     *,
@@ -122,7 +138,7 @@ def model_row_figure(
     relative scale they share one.
 
     Args:
-        models: Name of each model, and its scores of the slide's instances.
+        models: The models.
         picture: The slide itself, what experts outlined on it, and its resolution.
         title: What the slide is.
         scale: Scale of the scores.
@@ -134,7 +150,7 @@ def model_row_figure(
     if not models:
         raise ExplanationError("Expected at least one model to draw, but got none. Name a run.")
     picture = picture or SlidePicture()
-    views = [shown_part(placed_coords(scores), patch_side(scores)) for _, scores in models]
+    views = [shown_part(placed_coords(m.scores), patch_side(m.scores)) for m in models]
     lefts, rights, bottoms, tops = zip(*views, strict=True)
     view = (min(lefts), max(rights), max(bottoms), min(tops))
     has_slide = picture.pixels is not None
@@ -143,31 +159,34 @@ def model_row_figure(
     figure = new_figure(columns * (width + 0.12) + 0.2, height + 1.5, pad=0.06)
     grid = figure.add_gridspec(1, columns)
     if has_slide:
-        _draw_slide_panel(figure, grid, view, picture, placed_coords(models[0][1]))
+        _draw_slide_panel(figure, grid, view, picture, placed_coords(models[0].scores))
     panels, image = [], None
-    for column, (name, scores) in enumerate(models):
+    for column, model in enumerate(models):
+        scores = model.scores
         axes = figure.add_subplot(grid[0, column + has_slide])
         layer = map_layers(scores, 0, "", scale)[0]
-        ends = map_limits([(scores, 0)])
+        ends = model.limits or map_limits([(scores, 0)])
         place = (placed_coords(scores), patch_side(scores))
         own = _draw_layer(
             figure, axes, view, place, layer, picture, scale, ends, bar=scale == "absolute"
         )
         image = image or own
-        prepare_axes(axes, view, name)
+        prepare_axes(axes, view, model.name)
         panels.append(axes)
         if not has_slide and column == 0:
             draw_scale_bar(axes, view, picture.mpp, place[0])
     if scale != "absolute" and image is not None:
-        unit = map_layers(models[0][1], 0, "", scale)[0].unit
+        unit = map_layers(models[0].scores, 0, "", scale)[0].unit
         draw_colour_bar(figure, image, panels, f"instance score: {unit}")
-    notes = {attention_values(scores)[1] for _, scores in models}
+    notes = {attention_values(model.scores)[1] for model in models}
     note = "Each model's own instance score."
     if scale == "absolute":
-        note += " Limits of each slide and model; the highest 0.5 % share the end of the scale."
+        is_shared = all(model.limits is not None for model in models)
+        whose = "each model's run" if is_shared else "each slide and model"
+        note += f" Limits of {whose}; the highest 0.5 % share the end of the scale."
         if len(notes) > 1:
             note += " Attention that does not sum to 1 over the slide is shown as the model gives."
-    _write_words(figure, title, models[0][1].num_instances, note)
+    _write_words(figure, title, models[0].scores.num_instances, note)
     return figure
 
 
