@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
+from sgpmil.report.pages.run_report import RunReport
 from tests.report.pages.reported_run import ReadPage, write_run
 
 
@@ -61,6 +62,19 @@ def test_all_cases(sgpmil, tmp_path):
     assert {unquote(link) for link in links} == {f"cases/{name}.html" for name in names}
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "1 of its checks is a warning: look at it first."), (2, "2 of its checks are warnings")],
+)
+def test_warnings_are_counted(sgpmil, tmp_path, monkeypatch, count, said):
+    monkeypatch.setattr(RunReport, "num_warnings", count)
+    path = tmp_path / "new.csv"
+    path.write_text("slide_id,label,p_0,p_1\na,0,0.6,0.4\nb,1,0.3,0.7\n")
+    code, out, _ = sgpmil("report", path, "--bootstrap", 0)
+    assert code == 0
+    assert said in " ".join(out.split())
+
+
 def test_predictions_of_another_system(sgpmil, tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 30)
@@ -73,8 +87,9 @@ def test_predictions_of_another_system(sgpmil, tmp_path):
             [f"a/{i:04d}", y, f"{1 - q:.6f}", f"{q:.6f}"]
             for i, (y, q) in enumerate(zip(labels, p, strict=True))
         )
-    code, _, _ = sgpmil("report", path, "--case", "a/0003")
+    code, said, _ = sgpmil("report", path, "--case", "a/0003")
     assert code == 0
+    assert "Case reports of 1 slide, HTML" in said
     page = ReadPage((tmp_path / "other-report.html").read_text(encoding="utf-8"))
     assert f"The AUC is {roc_auc_score(labels, p):.3f} (95% interval " in page.text
     assert "no prototypes" in page.text

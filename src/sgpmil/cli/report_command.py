@@ -67,6 +67,7 @@ def report(
         raise SettingsError(f"Expected --bootstrap of at least 0, but got {bootstrap}.")
     from sgpmil.report.material import read_material
     from sgpmil.report.pages.case_report import CaseReports
+    from sgpmil.report.pages.number_texts import counted
     from sgpmil.report.pages.rendering import refuse_existing
     from sgpmil.report.pages.run_report import ReportOptions, run_report, write_run_report
 
@@ -117,9 +118,11 @@ def report(
     size = page.stat().st_size / 1e6
     console.print(f"Written: {page} ({size:.1f} MB)")
     if wanted:
-        console.print(f"Case reports of {len(wanted)} slides, HTML and PDF: {folder}")
+        console.print(f"Case reports of {counted(len(wanted), 'slide')}, HTML and PDF: {folder}")
     if found.num_warnings:
-        console.print(f"{found.num_warnings} of its checks are warnings: look at them first.")
+        several = found.num_warnings > 1
+        warnings = "are warnings: look at them" if several else "is a warning: look at it"
+        console.print(f"{found.num_warnings} of its checks {warnings} first.")
 
 
 def _beside(run: Path) -> Path:

@@ -116,6 +116,20 @@ def test_it_is_read_without_scripts_and_in_the_dark(browser, run_page):
         assert max(map(int, ground[:3])) < 60 < 180 < min(map(int, ink[:3]))
 
 
+@pytest.mark.parametrize("width", [800, 900, 1280])
+def test_a_case_is_laid_out_without_overflow(browser, case_page, width):
+    with Visit(browser, case_page, width) as visit:
+        room = visit.page.locator(".columns > section").first.bounding_box()
+        table = visit.page.locator("table.classes").bounding_box()
+        assert table["x"] + table["width"] <= room["x"] + room["width"] + 0.5
+        whole = visit.page.locator("main > section").bounding_box()
+        maps = visit.page.locator("figure img").bounding_box()
+        assert maps["width"] == pytest.approx(whole["width"], abs=1)
+        for tiles in visit.page.locator("ul.tiles").all():
+            tops = {tile.bounding_box()["y"] for tile in tiles.locator("li").all()}
+            assert len(tops) == 1  # seven at most, in one row
+
+
 def test_a_case_prints_on_one_page(browser, case_page, tmp_path):
     with Visit(browser, case_page) as visit:
         visit.page.pdf(path=tmp_path / "case.pdf", prefer_css_page_size=True)

@@ -1,8 +1,12 @@
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from sgpmil.evaluation import PredictionTable
 from sgpmil.report.pages.case_page import case_paths, write_case
+from sgpmil.report.pages.case_pdf import case_figure
 from sgpmil.report.pages.case_report import CaseReports
 
 from .reported_run import NASTY, ReadPage, material
@@ -18,7 +22,7 @@ def test_the_page_says_what_the_report_says(tmp_path, run_material):
     (rows,) = page.tables.values()
     for row, line in zip(rows[1:], case.classes, strict=True):
         assert row[0] == line.name
-        assert row[1] == f"{line.probability:.2f} ± {line.std:.2f}"
+        assert row[1] == line.told
         assert row[3] == ("yes" if line.is_in_set else "no")
     for words in (
         case.confidence.headline,
@@ -35,6 +39,20 @@ def test_the_page_says_what_the_report_says(tmp_path, run_material):
     assert all(image["src"].startswith("data:image/webp") for image in page.images)
     assert "<script" not in text
     assert html.stat().st_size < 600_000
+
+
+def test_nothing_is_rounded_to_certainty(tmp_path):
+    found = material(path=tmp_path, num_folds=1)
+    first, *rest = found.folds[0].test.predictions
+    sure = replace(first, probs=np.array([0.9995, 0.0005]), std=np.full(2, 0.0004))
+    fold = replace(found.folds[0], test=PredictionTable((sure, *rest), found.class_names))
+    case = CaseReports(replace(found, folds=(fold,))).of("f0 s00")
+    page = ReadPage(write_case(tmp_path, case)[0].read_text(encoding="utf-8"))
+    (rows,) = page.tables.values()
+    assert [row[1] for row in rows[1:]] == [">0.99 ± <0.01", "<0.01 ± <0.01"]
+    words = [text.get_text() for text in case_figure(case).texts]
+    assert ">0.99 ± <0.01" in words
+    assert "<0.01 ± <0.01" in words
 
 
 def test_without_slides_patches_are_named(tmp_path):

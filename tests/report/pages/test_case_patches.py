@@ -64,3 +64,22 @@ def test_a_deterministic_model_is_not_unsure(scores):
     groups = patch_groups(plain, 1, "x")
     assert [group.kind for group in groups] == ["for", "against"]
     assert "±" not in groups[0].patches[0].score
+
+
+def test_patches_that_nearly_coincide_are_shown_once(scores):
+    # In a row, a quarter of a side apart: every second of them is half a side from the last.
+    near = np.stack([64 * np.arange(40), np.zeros(40, dtype=int)], axis=1)
+    evidence = np.zeros((40, 3))
+    evidence[:, 0] = np.arange(40, 0, -1)
+    attention = np.arange(40, 0, -1) / 820
+    close = replace(scores, coords=near, evidence_mean=evidence, attention_mean=attention)
+    chosen, _, unsure = patch_groups(close, 0, "x", most=4)
+    assert [p.index for p in chosen.patches] == [0, 2, 4, 6]
+    assert [p.mark for p in chosen.patches] == ["F1", "F2", "F3", "F4"]
+    places = [p.corner[0] for p in unsure.patches]
+    assert min(np.diff(sorted(places))) >= 128
+    plain = replace(close, evidence_mean=None, evidence_std=None)
+    assert [p.index for p in patch_groups(plain, 0, "x", most=3)[0].patches] == [0, 2, 4]
+    # Without places nothing is known to coincide.
+    unplaced = replace(close, coords=None)
+    assert [p.index for p in patch_groups(unplaced, 0, "x", most=3)[0].patches] == [0, 1, 2]

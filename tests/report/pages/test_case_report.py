@@ -6,6 +6,7 @@ import pytest
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import PredictionTable
 from sgpmil.report.material import SlideSources
+from sgpmil.report.pages.case_page import write_case
 from sgpmil.report.pages.case_report import CaseReports
 from sgpmil.slides.reading import open_slide
 
@@ -21,6 +22,7 @@ def test_what_is_said_of_a_slide_is_what_was_predicted(run_material):
     assert [line.name for line in case.classes] == ["tumour", "normal"]
     assert [line.probability for line in case.classes] == pytest.approx(own.probs[::-1])
     assert [line.std for line in case.classes] == pytest.approx(own.std[::-1])
+    assert [line.told for line in case.classes] == [own.told(1), own.told(0)]
     assert "fold 1" in case.origin
     assert "model sgpmil" in case.origin
     assert case.label == "The data set labels this slide “tumour”: the prediction agrees."
@@ -80,3 +82,54 @@ def test_predictions_alone_are_enough(tmp_path):
     assert case.prediction_set.names is None
     assert "There are no scores of patches." in case.caveats
     assert not any("test set of fold" in caveat for caveat in case.caveats)
+    assert "It is not known here whether the model learned from this slide." in case.caveats
+    assert "The encoder of the patches is not known here." in case.caveats
+    assert "sgpmil predict --coverage 0.9" in case.prediction_set.sentence
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [("uni_v1", []), ("resnet50", ["(resnet50) learned from everyday"])],
+)
+def test_an_encoder_that_is_known(tmp_path, encoder, said):
+    reports = CaseReports(material(path=tmp_path, num_folds=1))
+    reports.facts = replace(reports.facts, encoders=(encoder,))
+    found = [c for c in reports.of("f0 s00").caveats if "encoder" in c]
+    assert len(found) == len(said)
+    assert all(part in caveat for part, caveat in zip(said, found, strict=True))
+
+
+def test_a_spread_of_rounding_size_is_not_told(tmp_path):
+    found = material(path=tmp_path, num_folds=1, posterior=False)
+    rows = tuple(replace(p, std=np.full(2, 1e-12)) for p in found.folds[0].test.predictions)
+    fold = replace(found.folds[0], test=PredictionTable(rows, found.class_names))
+    case = CaseReports(replace(found, folds=(fold,))).of("f0 s00")
+    assert not any("±" in line.told for line in case.classes)
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_not_finite_are_said_and_not_shown(tmp_path, value, evidence):
+    found = material(path=tmp_path, num_folds=1, evidence=evidence)
+    rows = list(found.folds[0].test.predictions)
+    scores = rows[0].instances
+    attention = scores.attention_mean.copy()
+    attention[[2, 5]] = value
+    changes = {"attention_mean": attention}
+    if evidence:
+        means = scores.evidence_mean.copy()
+        means[[2, 7]] = value
+        changes["evidence_mean"] = means
+    rows[0] = replace(rows[0], instances=replace(scores, **changes))
+    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.class_names))
+    reports = CaseReports(replace(found, folds=(fold,)))
+    case = reports.of("f0 s00")
+    number = 3 if evidence else 2
+    assert any(c.startswith(f"{number} of 16 patches have no finite score") for c in case.caveats)
+    kept = {patch.index for group in case.patches if group.kind == "for" for patch in group.patches}
+    assert kept
+    assert not kept & ({2, 7} if evidence else {2, 5})
+    assert not any("finite" in caveat for caveat in reports.of("f0 s01").caveats)
+    html, pdf = write_case(tmp_path, case)
+    assert pdf.exists()
+    assert "data:image" in html.read_text(encoding="utf-8")  # the map is drawn all the same

@@ -173,6 +173,23 @@ def test_flat_attention_and_missing_places(found):
     assert "12 slides without coordinates or scores" in check(none, "Coordinates").text
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_not_finite(found, value):
+    def broken(i, p):
+        attention = p.instances.attention_mean.copy()
+        attention[i] = value
+        scores = replace(p.instances, attention_mean=attention)
+        return replace(p, instances=scores if i < 3 else p.instances)
+
+    said = check(changed(found, broken), "Scores of patches")
+    assert said.mark == "warning"
+    assert "3 slides with patches whose scores are not finite" in said.text
+    with pytest.raises(KeyError):
+        check(changed(found, broken), "Attention")  # nothing is passed that is broken
+    with pytest.raises(KeyError):
+        check(found, "Scores of patches")
+
+
 def test_embeddings_and_encoder(found, run_material):
     said = check(replace(found, bags_missing="They are gone."), "Embeddings")
     assert (said.mark, said.text) == ("note", "They are gone.")
@@ -180,6 +197,9 @@ def test_embeddings_and_encoder(found, run_material):
     fewer = replace(run_material, bags=run_material.bags.subset(run_material.bags.slide_ids[:-3]))
     assert "3 slides of 24 have no embeddings" in check(fewer, "Embeddings").text
     assert check(found, "Patch encoder", encoders=("uni_v1",)).mark == "pass"
+    unknown = check(found, "Patch encoder")
+    assert unknown.mark == "note"
+    assert "The encoder of the patches is not known here" in unknown.text
     assert check(found, "Patch encoder", encoders=("efficientnet-lite0",)).mark == "note"
     assert check(found, "Patch encoder", encoders=("uni", "conch")).mark == "warning"
 
@@ -193,6 +213,8 @@ def test_phantoms_are_told_from_slides(run_material, tmp_path):
     made = replace(run_material, sources=sources)
     assert run_facts(made).is_synthetic
     assert check(made, "Synthetic slides").mark == "warning"
+    labels = {"data": {"labels": str(tmp_path / "labels.csv")}}
+    assert run_facts(replace(run_material, description=labels)).is_synthetic
     assert "23 slides of 24 have none" in check(made, "Slide images").text
 
 

@@ -1,13 +1,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sgpmil.evaluation import Prediction, PredictionTable, write_prediction_folder
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import add_decisions, decide
-from sgpmil.report.material import MaterialFold
-from sgpmil.report.pages.prediction_sets import slide_sets, stored_sets
+from sgpmil.report.material import MaterialFold, RunMaterial
+from sgpmil.report.pages.prediction_sets import run_sets, slide_sets, stored_sets
 
 CLASSES = ("normal", "tumour")
 
@@ -77,11 +79,52 @@ def test_another_slide_of_the_patient_spoils_the_promise(fold):
 
 def test_sets_that_were_written_with_predictions(fold, tmp_path):
     write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
-    assert stored_sets(tmp_path) == {}
+    assert stored_sets(tmp_path, CLASSES) == {}
     decisions = decide(fold.test, fit_conformal(fold.validation, 0.8))
     add_decisions(tmp_path / "predictions.parquet", decisions)
-    stored = stored_sets(tmp_path)
+    stored = stored_sets(tmp_path, CLASSES)
     assert stored == {d.slide_id: d.prediction_set for d in decisions}
     found = slide_sets(replace(fold, validation=None), 0.8, stored)
     assert [one.names for one in found] == [d.prediction_set for d in decisions]
     assert "sgpmil predict --coverage" in found[0].sentence
+
+
+def test_predictions_that_were_written_without_a_set(fold, tmp_path):
+    write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
+    bare = replace(fold, validation=None)
+    found = run_sets(RunMaterial(tmp_path, "", CLASSES, (bare,)), 0.9)["0"]
+    assert {one.names for one in found} == {None}
+    assert "sgpmil predict --coverage 0.9" in found[0].sentence
+    assert "validation" not in found[0].sentence  # of which nothing is known
+    # A run knows that it has none, and to predict again would not help.
+    run = RunMaterial(tmp_path, "", CLASSES, (bare,), description={"settings": {}})
+    assert "no labelled validation slides" in run_sets(run, 0.9)["0"][0].sentence
+
+
+@pytest.mark.parametrize(
+    ("names", "sets"),
+    [
+        (("T1|T2", "T3"), [("T1|T2",), ("T3",), ("T1|T2", "T3")]),
+        (("a", "a|b", "c"), [("a",), ("a|b",), ("a", "a|b"), ("a|b", "c"), ("a", "a|b", "c")]),
+        (("a|", "|b"), [("a|",), ("|b",), ("a|", "|b")]),
+    ],
+)
+def test_names_of_classes_may_hold_the_separator(tmp_path, names, sets):
+    written = pa.table(
+        {
+            "slide_id": [f"s{i}" for i in range(len(sets))],
+            "prediction_set": ["|".join(s) for s in sets],
+        }
+    )
+    pq.write_table(written, tmp_path / "predictions.parquet")
+    assert list(stored_sets(tmp_path, names).values()) == sets
+
+
+def test_a_set_that_can_be_read_in_two_ways_is_not_guessed(fold, tmp_path):
+    written = pa.table({"slide_id": ["t0", "t1"], "prediction_set": ["a|b", "b"]})
+    pq.write_table(written, tmp_path / "predictions.parquet")
+    stored = stored_sets(tmp_path, ("a", "b", "a|b"))
+    assert stored == {"t0": None, "t1": ("b",)}
+    found = slide_sets(replace(fold, validation=None), 0.9, stored)
+    assert found[0].names is None
+    assert "cannot be told apart" in found[0].sentence

@@ -208,6 +208,20 @@ def test_a_broken_slide_is_said_and_the_rest_goes_on(tmp_path):
     assert len(maps) >= 2  # on a canvas instead
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_not_finite_do_not_stop_the_rest(tmp_path, value):
+    found = material(path=tmp_path, num_folds=1)
+    rows = []
+    for p in found.folds[0].test.predictions:
+        attention = p.instances.attention_mean.copy()
+        attention[3] = value
+        rows.append(replace(p, instances=replace(p.instances, attention_mean=attention)))
+    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.class_names))
+    page = page_of(tmp_path, replace(found, folds=(fold,)))
+    assert "12 slides with patches whose scores are not finite" in page.text
+    assert [image for image in page.images if image["alt"].startswith("Maps of ")]
+
+
 def test_nothing_is_replaced_unasked_or_by_halves(tmp_path, monkeypatch):
     found = run_report(material(path=tmp_path, num_folds=1), QUICK)
     path = tmp_path / "report.html"

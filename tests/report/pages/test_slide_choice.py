@@ -35,6 +35,8 @@ ROWS = [
 def test_kinds_of_slides(tmp_path):
     found = choose_slides(run(tmp_path, ROWS), 2)
     assert names(found.best) == ["righter n", "right t"]  # one a class
+    assert names(choose_slides(run(tmp_path, ROWS), 9).best) == ["righter n", "right t"]
+    assert names(choose_slides(run(tmp_path, ROWS), 1).best) == ["righter n", "right t"]
     assert names(found.worst) == ["very wrong", "wrong"]
     assert names(found.uncertain) == ["torn", "wrong"]
 

@@ -16,6 +16,7 @@ case_page         a case report as files; `case_pdf` on A4, `case_maps` its maps
 blocks            what a page is made of
 images            pictures that a page carries within itself
 number_texts      how numbers are written
+finite_scores     scores of patches that are not finite, counted and left out
 rendering         templates filled and written
 typesetting       words measured and set on paper
 ================  ==============================================================================

@@ -211,26 +211,30 @@ def _draw_places(axes: Axes, case: CaseReport, view: View) -> None:
             artist.txt_label.get_children()[0].set_fontsize(_TEXT - 1.5)
     side = case.side or 1
     least = 0.022 * abs(view[1] - view[0])
-    for group in reversed(case.patches):
-        colour = MARK_COLOURS[group.kind]
+    # A patch that is in several groups has one frame, of its first group's colour.
+    colours: dict[tuple[int, int], str] = {}
+    marks: dict[tuple[int, int], list[str]] = {}
+    for group in case.patches:
         for patch in group.patches:
-            if patch.corner is None:
-                continue
-            size = max(side, least)
-            x, y = (corner + (side - size) / 2 for corner in patch.corner)
-            axes.add_patch(Rectangle((x, y), size, size, fill=False, ec="white", lw=2.0))
-            axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=colour, lw=1.1))
-            axes.text(
-                x + size / 2,
-                y + size / 2,
-                patch.mark,
-                fontsize=_TEXT - 2.3,
-                ha="center",
-                va="center",
-                color=colour,
-                weight="bold",
-                path_effects=[withStroke(linewidth=1.4, foreground="white")],
-            )
+            if patch.corner is not None:
+                colours.setdefault(patch.corner, MARK_COLOURS[group.kind])
+                marks.setdefault(patch.corner, []).append(patch.mark)
+    for corner in reversed(marks):
+        size = max(side, least)
+        x, y = (start + (side - size) / 2 for start in corner)
+        axes.add_patch(Rectangle((x, y), size, size, fill=False, ec="white", lw=2.0))
+        axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=colours[corner], lw=1.1))
+        axes.text(
+            x + size / 2,
+            y + size / 2,
+            " ".join(marks[corner]),
+            fontsize=_TEXT - 2.3,
+            ha="center",
+            va="center",
+            color=colours[corner],
+            weight="bold",
+            path_effects=[withStroke(linewidth=1.4, foreground="white")],
+        )
 
 
 def _write_legend(

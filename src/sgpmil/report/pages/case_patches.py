@@ -6,8 +6,10 @@ from typing import Literal
 
 import numpy as np
 
+from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.key_patches import key_patches
+from sgpmil.explanation.maps import patch_side
 from sgpmil.report.figures.map_layers import map_layers
 from sgpmil.report.pages.number_texts import told
 from sgpmil.shapes import Float, Int
@@ -60,7 +62,9 @@ def patch_groups(
     `InstanceScores.score`), in the units of the maps (`map_layers`). A model without evidence has
     the patches of highest attention instead, and none against. Unsure are patches of high
     attention with the largest $\sigma_k / \bar a_k$ (see `key_patches`); a deterministic model
-    has none.
+    has none. Of patches of one group whose centres lie closer than half a side, the first stands
+    for all, so that a group does not show one place many times. Scores that are not finite are
+    left out.
 
     Args:
         scores: Scores of the slide's instances.
@@ -75,16 +79,16 @@ def patch_groups(
     if "evidence" not in layers:
         attention = layers["attention"].values
         spread = layers["attention_std"].values if "attention_std" in layers else nothing
-        order = np.argsort(-attention, kind="stable")[:most]
+        order = _apart(scores, np.argsort(-attention, kind="stable"), attention, most)
         title = "Highest attention (as on the map)"
         groups = [PatchGroup("for", title, _chosen("for", scores, order, attention, spread))]
     else:
         evidence = layers["evidence"].values
         spread = layers["evidence_std"].values if "evidence_std" in layers else nothing
-        highest = np.argsort(-evidence, kind="stable")[:most]
-        lowest = np.argsort(evidence, kind="stable")[:most]
-        own = highest[evidence[highest] > 0]
-        other = lowest[evidence[lowest] < 0]
+        highest = np.argsort(-evidence, kind="stable")
+        lowest = np.argsort(evidence, kind="stable")
+        own = _apart(scores, highest[evidence[highest] > 0], evidence, most)
+        other = _apart(scores, lowest[evidence[lowest] < 0], evidence, most)
         groups = [
             PatchGroup(
                 "for",
@@ -103,6 +107,7 @@ def patch_groups(
         return tuple(groups)
     indices = np.array([patch.patch for patch in unsure], dtype=np.int64)
     ratio = scores.attention_std / np.maximum(scores.attention_mean, 1e-300)
+    indices = _apart(scores, indices, ratio, most)
     groups.append(
         PatchGroup(
             "unsure",
@@ -112,6 +117,29 @@ def patch_groups(
         )
     )
     return tuple(groups)
+
+
+def _apart(
+    scores: InstanceScores,
+    order: Int[np.ndarray, " M"],
+    values: Float[np.ndarray, " N"],
+    most: int,
+) -> Int[np.ndarray, " K"]:
+    """Keep the first patches that have a finite value and lie apart from those before them."""
+    left = order[np.isfinite(values[order])]
+    try:
+        side = None if scores.coords is None else patch_side(scores)
+    except SgpmilError:  # of patches of unknown size nothing is known to overlap
+        side = None
+    if scores.coords is None or side is None:
+        return left[:most]
+    kept: list[int] = []
+    while len(left) and len(kept) < most:
+        first = int(left[0])
+        kept.append(first)
+        steps = (scores.coords[left[1:]] - scores.coords[first]).astype(np.float64)
+        left = left[1:][np.hypot(*steps.T) >= side / 2]
+    return np.array(kept, dtype=np.int64)
 
 
 def _chosen(

@@ -12,6 +12,7 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.report.pages.case_maps import MARK_COLOURS, draw_case_maps, map_height, why_no_maps
 from sgpmil.report.pages.case_patches import CasePatch, PatchGroup
 from sgpmil.report.pages.case_report import CaseReport, ClassLine
+from sgpmil.report.pages.number_texts import counted
 from sgpmil.report.pages.rendering import refuse_existing
 from sgpmil.report.pages.typesetting import A4, Sheet, break_lines
 from sgpmil.report.pages.wording import ConfidenceLevel
@@ -120,7 +121,9 @@ def _draw_prediction(sheet: Sheet, case: CaseReport, y: float, width: float) -> 
     hidden = case.classes[_MOST_CLASSES:]
     if hidden:
         rest = sum(line.probability for line in hidden)
-        y = sheet.words(_MARGIN, y, f"{len(hidden)} more classes: {rest:.2f} together", _SMALL)
+        share = f"{rest:.2f}" if rest >= 0.005 else "<0.01"
+        more = counted(len(hidden), "more class", "more classes")
+        y = sheet.words(_MARGIN, y, f"{more}: {share} together", _SMALL)
     y += 3
     names = case.prediction_set.names
     told = "none" if names is None else "{" + ", ".join(names) + "}"
@@ -147,9 +150,7 @@ def _draw_class(sheet: Sheet, line: ClassLine, y: float, width: float) -> float:
                 lw=0,
             )
         )
-    text = f"{line.probability:.2f}"
     if line.std is not None:
-        text += f" ± {line.std:.2f}"
         low = max(0.0, line.probability - line.std)
         high = min(1.0, line.probability + line.std)
         sheet.figure.add_artist(
@@ -161,7 +162,7 @@ def _draw_class(sheet: Sheet, line: ClassLine, y: float, width: float) -> float:
                 lw=0,
             )
         )
-    sheet.words(_MARGIN + width, y, text, _BODY, align="right")
+    sheet.words(_MARGIN + width, y, line.told, _BODY, align="right")
     return y + 12.5
 
 

@@ -1,7 +1,7 @@
 """What is said of one slide, to a pathologist: prediction, confidence, evidence and caveats."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,8 +13,9 @@ from sgpmil.explanation.maps import patch_side
 from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.case_patches import PatchGroup, patch_groups
 from sgpmil.report.pages.checks import has_posterior
+from sgpmil.report.pages.finite_scores import num_without_score, without_infinite
 from sgpmil.report.pages.number_texts import counted
-from sgpmil.report.pages.prediction_sets import SlideSet, slide_sets, stored_sets
+from sgpmil.report.pages.prediction_sets import SlideSet, run_sets
 from sgpmil.report.pages.run_facts import RunFacts, run_facts
 from sgpmil.report.pages.wording import ConfidenceWords, confidence_words
 from sgpmil.report.slide_picture import SlidePicture
@@ -36,12 +37,14 @@ class ClassLine:
         name: Its name.
         probability: Its probability.
         std: Posterior standard deviation of that; None where the model gives none.
+        told: Both, in words.
         is_in_set: Whether it is in the prediction set; None where there is no set.
     """
 
     name: str
     probability: float
     std: float | None
+    told: str
     is_in_set: bool | None
 
 
@@ -112,9 +115,9 @@ class CaseReports:
         self.facts: RunFacts = run_facts(material)
         self.has_posterior = has_posterior(material)
         self._found: dict[str, list[tuple[MaterialFold, Prediction, SlideSet]]] = {}
-        stored = stored_sets(material.path)
+        sets = run_sets(material, coverage)
         for fold in material.folds:
-            pairs = zip(fold.test.predictions, slide_sets(fold, coverage, stored), strict=True)
+            pairs = zip(fold.test.predictions, sets[fold.name], strict=True)
             for prediction, own in pairs:
                 self._found.setdefault(prediction.slide_id, []).append((fold, prediction, own))
 
@@ -151,7 +154,7 @@ class CaseReports:
         (fold, prediction, own_set), *others = self._found[slide_id]
         names = self.material.class_names
         predicted = prediction.predicted_class
-        scores = prediction.instances
+        scores = None if prediction.instances is None else without_infinite(prediction.instances)
         groups: tuple[PatchGroup, ...] = ()
         if scores is not None and scores.num_instances:
             groups = patch_groups(scores, predicted, names[predicted])
@@ -191,11 +194,15 @@ class CaseReports:
     def _classes(self, prediction: Prediction, own: SlideSet) -> tuple[ClassLine, ...]:
         names = self.material.class_names
         order = np.argsort(-prediction.probs, kind="stable").tolist()
+        # Spreads of rounding size are none.
+        spread = prediction.std if self.has_posterior else np.zeros_like(prediction.std)
+        shown = replace(prediction, std=spread)
         return tuple(
             ClassLine(
                 names[c],
                 float(prediction.probs[c]),
                 float(prediction.std[c]) if self.has_posterior else None,
+                shown.told(c),
                 None if own.names is None else names[c] in own.names,
             )
             for c in order
@@ -259,18 +266,30 @@ class CaseReports:
                 f"The slide is of the test set of fold {fold.name}: this fold's model did not "
                 "learn from it."
             )
-        weak = [e for e in self.facts.encoders if "efficientnet" in e.lower()]
+        else:
+            caveats.append("It is not known here whether the model learned from this slide.")
+        weak = self.facts.encoders_not_for_pathology
         if weak:
             caveats.append(
                 f"The patch encoder ({weak[0]}) learned from everyday photographs, not pathology."
             )
+        elif not self.facts.encoders:
+            caveats.append("The encoder of the patches is not known here.")
         if self.facts.is_synthetic:
             caveats.append("The slide is synthetic (a phantom): it is of no patient.")
         if not self.has_posterior:
             caveats.append("The model gives no uncertainty of its own.")
         if prediction.instances is None:
             caveats.append("There are no scores of patches.")
-        elif prediction.instances.num_instances < 10:
+        else:
             number = prediction.instances.num_instances
-            caveats.append(f"The slide has only {counted(number, 'patch', 'patches')}.")
+            if number < 10:
+                caveats.append(f"The slide has only {counted(number, 'patch', 'patches')}.")
+            broken = num_without_score(prediction.instances)
+            if broken:
+                patches = "patch has" if number == 1 else "patches have"
+                caveats.append(
+                    f"{broken:,} of {number:,} {patches} no finite score: maps and patches leave "
+                    "them out, and the prediction may be wrong."
+                )
         return tuple(caveats)

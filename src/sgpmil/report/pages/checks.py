@@ -12,6 +12,7 @@ from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
 from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Check, CheckList
+from sgpmil.report.pages.finite_scores import num_without_score
 from sgpmil.report.pages.number_texts import counted, told
 from sgpmil.report.pages.run_facts import RunFacts
 
@@ -24,8 +25,6 @@ _LARGE_ECE = 0.1
 _ZERO = 1e-9
 """Spreads of equal samples are of rounding size."""
 _ORDER = ("warning", "note", "pass")
-
-_NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
 
 
 def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | None) -> CheckList:
@@ -255,6 +254,14 @@ def _instances(material: RunMaterial) -> Iterator[Check]:
     if not known:
         yield Check("note", "Attention", "There are no scores of instances, so there are no maps.")
         return
+    broken = sum(num_without_score(one) > 0 for one in known)
+    if broken:
+        yield Check(
+            "warning",
+            "Scores of patches",
+            f"{counted(broken, 'slide')} with patches whose scores are not finite (NaN or "
+            "infinite): maps leave them out. Look for embeddings that are not finite.",
+        )
     flat = sum(
         one.num_instances > 1 and float(np.ptp(one.attention_mean)) <= _ZERO for one in known
     )
@@ -265,7 +272,7 @@ def _instances(material: RunMaterial) -> Iterator[Check]:
         )
     elif flat:
         yield Check("note", "Attention", f"Attention is flat in {counted(flat, 'slide')}.")
-    else:
+    elif not broken:
         yield Check("pass", "Attention", "Every slide has patches that count more than others.")
     if unplaced:
         yield Check(
@@ -289,9 +296,7 @@ def _embeddings(material: RunMaterial, facts: RunFacts) -> Check:
 
 
 def _encoder(facts: RunFacts) -> Iterator[Check]:
-    weak = [
-        name for name in facts.encoders if any(part in name.lower() for part in _NOT_FOR_PATHOLOGY)
-    ]
+    weak = facts.encoders_not_for_pathology
     if len(facts.encoders) > 1:
         yield Check(
             "warning", "Patch encoder", f"Embeddings of several encoders: {listed(facts.encoders)}."
@@ -304,6 +309,12 @@ def _encoder(facts: RunFacts) -> Iterator[Check]:
         )
     elif facts.encoders:
         yield Check("pass", "Patch encoder", f"All embeddings are of {facts.encoders[0]}.")
+    else:
+        yield Check(
+            "note",
+            "Patch encoder",
+            "The encoder of the patches is not known here, nor whether it learned from pathology.",
+        )
 
 
 def _slides(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:

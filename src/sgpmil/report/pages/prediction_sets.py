@@ -1,7 +1,7 @@
 """The classes a slide may be of, with the promise that goes with them, in words."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +9,13 @@ import numpy as np
 
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
-from sgpmil.report.material import MaterialFold
+from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.number_texts import counted
 
-__all__ = ["SlideSet", "slide_sets", "stored_sets"]
+__all__ = ["SlideSet", "run_sets", "slide_sets", "stored_sets"]
+
+_SEPARATOR = "|"
+"""Between the names of a set that was written with the predictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,25 @@ class SlideSet:
     sentence: str
 
 
+def run_sets(material: RunMaterial, coverage: float) -> dict[str, tuple[SlideSet, ...]]:
+    """Give the prediction sets of every fold's test slides.
+
+    Args:
+        material: The run.
+        coverage: Promised share of slides whose set holds their label.
+
+    Raises:
+        PredictionError: The classes of the validation slides are others.
+    """
+    stored = stored_sets(material.path, material.class_names)
+    known = None if material.description and not stored else stored
+    return {fold.name: slide_sets(fold, coverage, known) for fold in material.folds}
+
+
 def slide_sets(
-    fold: MaterialFold, coverage: float, stored: Mapping[str, tuple[str, ...]] | None = None
+    fold: MaterialFold,
+    coverage: float,
+    stored: Mapping[str, tuple[str, ...] | None] | None = None,
 ) -> tuple[SlideSet, ...]:
     """Give the prediction set of each test slide of a fold.
 
@@ -43,28 +63,15 @@ def slide_sets(
         fold: The fold.
         coverage: Promised share of slides whose set holds their label.
         stored: Sets that were written with the predictions (see `stored_sets`), for a fold
-            without validation slides.
+            without validation slides; None where they are not of ``sgpmil predict``, but of
+            a run's own fold.
 
     Raises:
         PredictionError: The classes of the validation slides are others.
     """
     validation = None if fold.validation is None else fold.validation.labelled()
     if validation is None or not len(validation):
-        why = (
-            "No prediction set can be given: the model has no labelled validation slides to "
-            "calibrate it on."
-        )
-        told = (
-            "The set was written with the prediction (sgpmil predict --coverage), to the coverage "
-            "that was asked for there."
-        )
-        known = stored or {}
-        return tuple(
-            SlideSet(known[p.slide_id], False, told)
-            if p.slide_id in known
-            else SlideSet(None, False, why)
-            for p in fold.test.predictions
-        )
+        return tuple(_stored(p.slide_id, stored) for p in fold.test.predictions)
     predictor = fit_conformal(validation, coverage)
     if not np.isfinite(predictor.thresholds).all():
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
@@ -76,11 +83,14 @@ def slide_sets(
     return _calibrated(fold.test, predictor, validation)
 
 
-def stored_sets(path: Path) -> dict[str, tuple[str, ...]]:
+def stored_sets(path: Path, class_names: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     """Read the sets that ``sgpmil predict --coverage`` wrote; empty where there are none.
+
+    A set is None where its names cannot be told apart, as of classes ``a``, ``b`` and ``a|b``.
 
     Args:
         path: Folder of predictions.
+        class_names: Name of each class.
     """
     file = path / "predictions.parquet"
     if not file.is_file():
@@ -91,7 +101,46 @@ def stored_sets(path: Path) -> dict[str, tuple[str, ...]]:
         return {}
     content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
     pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
-    return {slide_id: tuple(names.split("|")) for slide_id, names in pairs if names}
+    return {slide_id: _members(names, class_names) for slide_id, names in pairs if names}
+
+
+def _members(text: str, class_names: Sequence[str]) -> tuple[str, ...] | None:
+    """Find the classes, in their order, whose names make a text; None unless just one way does."""
+    # Ways to make the beginnings of the text, by their length; two are enough to know better.
+    ways: dict[int, list[tuple[str, ...]]] = {0: [()]}
+    for name in class_names:
+        for end, found in list(ways.items()):
+            part = name if end == 0 else f"{_SEPARATOR}{name}"
+            if text.startswith(part, end):
+                longer = [(*names, name) for names in found]
+                ways[end + len(part)] = [*ways.get(end + len(part), []), *longer][:2]
+    whole = ways.get(len(text), [])
+    return whole[0] if len(whole) == 1 else None
+
+
+def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) -> SlideSet:
+    """Give the set that was written with a prediction, or say why there is none."""
+    if stored is None:
+        why = "there are no labelled validation slides to calibrate it on."
+        return SlideSet(None, False, f"No prediction set can be given: {why}")
+    if slide_id not in stored:
+        why = (
+            "No prediction set: the prediction was written without one. Predict again with "
+            "sgpmil predict --coverage 0.9 to have it."
+        )
+        return SlideSet(None, False, why)
+    names = stored[slide_id]
+    if names is None:
+        why = (
+            "No prediction set can be given: the names of the classes in the one that was written "
+            f"with the prediction cannot be told apart, as they hold “{_SEPARATOR}”."
+        )
+        return SlideSet(None, False, why)
+    told = (
+        "The set was written with the prediction (sgpmil predict --coverage), to the coverage "
+        "that was asked for there."
+    )
+    return SlideSet(names, False, told)
 
 
 def _calibrated(

@@ -13,6 +13,8 @@ from sgpmil.training.run_folder import read_run
 
 __all__ = ["RunFacts", "run_facts"]
 
+_NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
+
 _PHANTOMS = "phantoms.json"
 """What the folder of phantoms holds."""
 
@@ -45,6 +47,15 @@ class RunFacts:
     encoders: tuple[str, ...]
     is_synthetic: bool
 
+    @property
+    def encoders_not_for_pathology(self) -> tuple[str, ...]:
+        """Names of the encoders that learned from everyday photographs."""
+        return tuple(
+            name
+            for name in self.encoders
+            if any(part in name.lower() for part in _NOT_FOR_PATHOLOGY)
+        )
+
 
 def run_facts(material: RunMaterial) -> RunFacts:
     """Gather what is known of the data of a run.
@@ -65,12 +76,17 @@ def run_facts(material: RunMaterial) -> RunFacts:
         patients=_patients(material),
         splits=_splits(material.path),
         encoders=_encoders(material),
-        is_synthetic=any(
-            (folder / _PHANTOMS).exists()
-            for file in list(material.sources.files.values())[:1]
-            for folder in file.parents[:2]
-        ),
+        is_synthetic=_is_synthetic(material),
     )
+
+
+def _is_synthetic(material: RunMaterial) -> bool:
+    """Look for what phantoms are written with, beside the slides and the labels."""
+    files = list(material.sources.files.values())[:1]
+    recorded = material.description.get("data", {}).get("labels")
+    if recorded is not None:
+        files.append(Path(recorded))
+    return any((folder / _PHANTOMS).exists() for file in files for folder in file.parents[:2])
 
 
 def _bag_sizes(material: RunMaterial) -> dict[str, int]:

@@ -14,7 +14,7 @@ from sgpmil.report.pages.blocks import CheckList, KeyFigure, Prose, Section
 from sgpmil.report.pages.checks import has_posterior, run_checks
 from sgpmil.report.pages.localisation import localisation_section
 from sgpmil.report.pages.performance import calibration_section, error_section, fold_section
-from sgpmil.report.pages.prediction_sets import slide_sets, stored_sets
+from sgpmil.report.pages.prediction_sets import run_sets
 from sgpmil.report.pages.prototypes import prototype_section
 from sgpmil.report.pages.provenance import (
     environment_section,
@@ -105,8 +105,7 @@ def run_report(material: RunMaterial, options: ReportOptions | None = None) -> R
     assessment = _assessment(material, chosen) if labelled else None
     checks = run_checks(material, facts, assessment)
     posterior = has_posterior(material)
-    stored = stored_sets(material.path)
-    sets = {fold.name: slide_sets(fold, chosen.coverage, stored) for fold in material.folds}
+    sets = run_sets(material, chosen.coverage)
     command = chosen.command or f"sgpmil report {shlex.quote(str(material.path))}"
     sections = (
         Section("checks", "Checks", (checks,)),

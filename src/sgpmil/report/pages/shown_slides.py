@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from sgpmil.bags.tables import listed
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.report.explanations.explanation_settings import ClassChoice
 from sgpmil.report.figures.map_figures import attention_map_figure
 from sgpmil.report.figures.map_layers import MapLimits, map_limits
 from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Block, Prose, Section, SlideCard, Table
+from sgpmil.report.pages.finite_scores import without_infinite
 from sgpmil.report.pages.images import DataImage, photo_image
 from sgpmil.report.pages.number_texts import told
 from sgpmil.report.pages.prediction_sets import SlideSet
@@ -42,16 +45,21 @@ def slides_section(material: RunMaterial, most: int, cases: frozenset[str]) -> S
 
     Args:
         material: The run.
-        most: Most slides of each kind.
+        most: Most slides that are wrong, and most that are unsure.
         cases: Slides that have a case report beside the page.
     """
     chosen = choose_slides(material, most)
+    choice = ClassChoice(material.class_names)
     limits = map_limits(
-        (prediction.instances, prediction.predicted_class)
+        (without_infinite(prediction.instances), choice.of(prediction))
         for _, prediction in material.predictions()
         if prediction.instances is not None
     )
     blocks: list[Block] = []
+    if len(material.class_names) == 2:
+        # One class for all, so that a colour means the same on every map.
+        name = material.class_names[1]
+        blocks.append(Prose(f"Evidence is for “{name}” on every map, whatever was predicted."))
     above: dict[str, str] = {}
     for kind, (title, text) in _KINDS.items():
         slides: Sequence[TestedSlide] = getattr(chosen, kind)
@@ -61,7 +69,7 @@ def slides_section(material: RunMaterial, most: int, cases: frozenset[str]) -> S
         if not slides:
             blocks.append(Prose("There is none.", "note"))
             continue
-        blocks.append(Prose(text))
+        blocks.append(Prose(text + (_missing(slides, material) if kind == "best" else "")))
         for one in slides:
             slide_id = one.prediction.slide_id
             if slide_id in above:
@@ -70,6 +78,13 @@ def slides_section(material: RunMaterial, most: int, cases: frozenset[str]) -> S
                 blocks.append(_card(one, material, limits, cases))
             above.setdefault(slide_id, title)
     return Section("slides", "Slides and what the model saw", tuple(blocks))
+
+
+def _missing(slides: Sequence[TestedSlide], material: RunMaterial) -> str:
+    """Name the classes of which no slide is right, or predicted."""
+    shown = {one.prediction.predicted_class for one in slides}
+    absent = [name for c, name in enumerate(material.class_names) if c not in shown]
+    return f" There is none of {listed(absent)}." if absent else ""
 
 
 def slide_list_section(
@@ -149,15 +164,16 @@ def _draw(
     except SgpmilError as error:
         picture, problem = None, f"The slide is not shown: {error}"
     title = f"{prediction.slide_id}: {names[predicted]} {prediction.told(predicted)}"
+    shown = ClassChoice(names).of(prediction)
     try:
         figure = attention_map_figure(
-            scores, title, predicted, names[predicted], picture, limits=limits
+            without_infinite(scores), title, shown, names[shown], picture, limits=limits
         )
     except SgpmilError as error:
         return None, f"There is no map: {error}"
     alt = (
         f"Maps of {prediction.slide_id}: attention, its standard deviation and the evidence "
-        f"for {names[predicted]}, as far as the model gives them."
+        f"for {names[shown]}, as far as the model gives them."
     )
     return photo_image(figure, alt), problem
 

@@ -29,9 +29,9 @@ class ChosenSlides:
     """The slides to show.
 
     Args:
-        best: Rightly predicted with the largest probability, a slide a class; of unlabelled
-            slides, the surest of each predicted class. Of probabilities that differ by less than
-            0.01, the one with the most patches.
+        best: Rightly predicted with the largest probability, one slide of each class that has
+            any; of unlabelled slides, the surest of each predicted class. Of probabilities that
+            differ by less than 0.01, the one with the most patches.
         worst: Wrongly predicted, the most probable first.
         uncertain: Of the largest entropy, the largest first.
     """
@@ -46,7 +46,8 @@ def choose_slides(material: RunMaterial, most: int = 3) -> ChosenSlides:
 
     Args:
         material: The run.
-        most: Most slides of each kind.
+        most: Most slides that are wrong, and most that are unsure; of the best there is one
+            a class.
     """
     tested = [TestedSlide(fold, prediction) for fold, prediction in material.predictions()]
     labelled = [one for one in tested if one.prediction.label is not None]
@@ -57,9 +58,8 @@ def choose_slides(material: RunMaterial, most: int = 3) -> ChosenSlides:
     for class_index in range(len(material.class_names)):
         own = [one for one in surest if one.prediction.predicted_class == class_index]
         best += own[:1]
-    rest = [one for one in surest if one not in best]
     return ChosenSlides(
-        best=_once([*best, *rest], max(most, min(len(best), most + 1))),
+        best=_once(best, len(best)),
         worst=_once(sorted(wrong, key=_top, reverse=True), most),
         uncertain=_once(sorted(tested, key=lambda one: one.prediction.entropy, reverse=True), most),
     )

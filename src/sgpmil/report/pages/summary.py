@@ -47,7 +47,8 @@ def run_summary(
         sentences += _uncertainty_sentences(assessment)
     warnings = sum(check.mark == "warning" for check in checks)
     if warnings:
-        sentences.append(f"{counted(warnings, 'check')} below ask to be looked into first.")
+        ask = "asks" if warnings == 1 else "ask"
+        sentences.append(f"{counted(warnings, 'check')} below {ask} to be looked into first.")
     else:
         sentences.append("No check below found anything amiss.")
     return " ".join(sentences)
