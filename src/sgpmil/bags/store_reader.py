@@ -5,8 +5,10 @@ memory for each batch as many again. Reading the rows of each bag with one call 
 already there goes as fast as the disk does.
 """
 
+import itertools
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from sgpmil.errors import BagError
 
 __all__ = ["StoreReader"]
 
+_READERS = 4
 _MOST_BYTES = 2**30
 """Bytes of one call: systems read no more than two gibibytes at a time."""
 
@@ -38,6 +41,8 @@ class StoreReader:
     def __init__(self, store: PackedStore, *, num_buffers: int = 4, pinned: bool = False) -> None:
         self.store = store
         self._pinned = pinned
+        # A disk works on several requests at a time.
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store")
         self._buffers = [torch.empty(0, dtype=torch.uint8)] * num_buffers
         self._next = 0
         self._dtype = np.dtype(store.index.dtype)
@@ -55,20 +60,28 @@ class StoreReader:
             BagError: The file was changed or cut short meanwhile.
         """
         buffer = self._buffer(sum(bag.num_instances for bag in bags) * self._row_bytes)
-        view, position = memoryview(buffer.numpy().data), 0
+        view = memoryview(buffer.numpy().data)
+        places = [self._place(bag.slide_id) for bag in bags]
+        ends = list(itertools.accumulate(size for _, size in places))
         file = os.open(self._path, os.O_RDONLY)
+
+        def read(number: int) -> None:
+            offset, size = places[number]
+            _read_into(file, view[ends[number] - size : ends[number]], offset, self._path)
+
         try:
-            for bag in bags:
-                rows = self.store.rows(bag.slide_id)
-                size = (rows.stop - rows.start) * self._row_bytes
-                offset = self._header + rows.start * self._row_bytes
-                _read_into(file, view[position : position + size], offset, self._path)
-                position += size
+            list(self._readers.map(read, range(len(places))))
         finally:
             os.close(file)
         kind = torch.float16 if self._dtype == np.float16 else torch.float32
         features = buffer.view(kind).view(-1, self.store.index.feature_dim)
         return BagBatch.pack(bags, features)
+
+    def _place(self, slide_id: str) -> tuple[int, int]:
+        """Say where in the file a bag begins, and how many bytes it has."""
+        rows = self.store.rows(slide_id)
+        offset = self._header + rows.start * self._row_bytes
+        return offset, (rows.stop - rows.start) * self._row_bytes
 
     def _buffer(self, num_bytes: int) -> Tensor:
         """Give the memory that was used longest ago, made larger where it is too small."""

@@ -1,7 +1,7 @@
 """The bridge between a model and Lightning: no maths, only the steps of a loop.
 
 To Lightning an epoch is one batch: what it does between two batches (hooks, transfers, counters)
-costs about half a millisecond, as long as a step on a GPU may take. It keeps the epochs, the
+costs about a third of a millisecond, as long as a step on a GPU may take. It keeps the epochs, the
 validation, the checkpoints and the callbacks.
 """
 
