@@ -14,7 +14,7 @@ from sgpmil.shapes import UInt8
 from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import SlideJob
 from sgpmil.slides.extraction.slide_preparation import PreparedSlide
-from sgpmil.slides.extraction.tile_workers import TileWorkers
+from sgpmil.slides.extraction.tile_workers import TileWorkers, without_interrupts
 from sgpmil.slides.patches import ExtractionFolder
 
 __all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
@@ -111,10 +111,11 @@ def tile_stream(
 
     def gather() -> None:
         try:
-            for item in _gather(jobs, workers, folder, settings, batch_size):
-                give(item)
-                if stop.is_set():
-                    return
+            with without_interrupts():  # this thread may start processes, too
+                for item in _gather(jobs, workers, folder, settings, batch_size):
+                    give(item)
+                    if stop.is_set():
+                        return
         except BaseException as error:  # noqa: BLE001 - raised again where it can be handled
             give(error)
         give(None)

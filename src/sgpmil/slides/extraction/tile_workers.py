@@ -4,7 +4,9 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +22,29 @@ from sgpmil.slides.extraction.tile_slots import TileSlots
 from sgpmil.slides.patches import ExtractionFolder
 from sgpmil.slides.reading import Slide, open_slide
 
-__all__ = ["TileWorkers"]
+__all__ = ["TileWorkers", "without_interrupts"]
 
 _SLOT_BYTES = 12 * 2**20
 _FEWEST_TILES, _MOST_TILES = 4, 64
 """Tiles that a process decodes at a time: a long run of neighbours, for they share what has to be
 decoded, in bounded memory."""
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back in this thread, and for good in the processes that it starts meanwhile.
+
+    Ctrl-C reaches every process of a terminal. One that is just starting would answer it with a
+    traceback; the parent hears of it when this is over, and decides what it means.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class TileWorkers:
@@ -56,8 +75,9 @@ class TileWorkers:
         self._pool = ProcessPoolExecutor(
             num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
         )
-        for _ in range(num_workers):
-            self._pool.submit(_be_ready)  # starts a process now, rather than at the first tiles
+        with without_interrupts():
+            for _ in range(num_workers):
+                self._pool.submit(_be_ready)  # starts a process now, not at the first tiles
 
     def prepare(
         self, job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
