@@ -9,7 +9,8 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.splits import make_kfold
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.experiments.digits import IMAGE_SIDE, digit_bags
-from sgpmil.report.figures.curves import AttentionPanel, attention_figure, save_figure
+from sgpmil.report.figures.attention_figures import AttentionPanel, attention_figure
+from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.defaults import default_training

@@ -11,7 +11,8 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error, expected_calibration_error
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.report.figures.curves import reliability_figure, roc_figure, save_figure
+from sgpmil.report.figures.canvas import save_figure
+from sgpmil.report.figures.curves import reliability_figure, roc_figure
 
 
 def random_table(num_slides=60, num_classes=2, seed=0):

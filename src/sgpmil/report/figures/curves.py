@@ -1,4 +1,4 @@
-"""The figures of the report: reliability, ROC curves, and the attention of bags and slides."""
+"""Reliability and ROC curves."""
 
 from collections.abc import Sequence
 
@@ -16,27 +16,17 @@ from sgpmil.evaluation.calibration import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import RocCurve, auroc, roc_curve
-from sgpmil.report.figures.attention_figures import AttentionPanel, attention_figure
 from sgpmil.report.figures.canvas import (
     COLOURS,
     GREY,
     SMALL_SIZE,
     TITLE_SIZE,
     new_figure,
-    save_figure,
     style_axes,
 )
-from sgpmil.report.figures.map_figures import attention_map_figure
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "AttentionPanel",
-    "attention_figure",
-    "attention_map_figure",
-    "reliability_figure",
-    "roc_figure",
-    "save_figure",
-]
+__all__ = ["labelled_folds", "reliability_figure", "roc_figure"]
 
 _NORMAL_95 = 1.959963984540054
 
@@ -97,14 +87,8 @@ def roc_figure(tables: Sequence[PredictionTable]) -> Figure:
     Raises:
         PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
     """
-    known = [table.labelled() for table in tables]
-    _require_slides(known)
+    known = labelled_folds(tables)
     names = known[0].class_names
-    if any(table.class_names != names for table in known):
-        raise PredictionError(
-            f"Expected the classes {', '.join(names)} in every fold, but they differ. "
-            "Draw the folds of one experiment."
-        )
     figure = new_figure(5.2, 5.4)
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":", label="chance")
@@ -212,6 +196,26 @@ def _roc_title(tables: Sequence[PredictionTable]) -> str:
     if len(tables) == 1:
         return f"ROC curve ({slides})"
     return f"ROC curves of {len(tables)} folds ({slides} a fold)\nbold: mean; AUC: mean ± sd"
+
+
+def labelled_folds(tables: Sequence[PredictionTable]) -> list[PredictionTable]:
+    """Leave out the slides without a label, of folds that can be drawn together.
+
+    Args:
+        tables: Predictions of each fold.
+
+    Raises:
+        PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
+    """
+    known = [table.labelled() for table in tables]
+    _require_slides(known)
+    names = known[0].class_names
+    if any(table.class_names != names for table in known):
+        raise PredictionError(
+            f"Expected the classes {', '.join(names)} in every fold, but they differ. "
+            "Draw the folds of one experiment."
+        )
+    return known
 
 
 def _require_slides(tables: Sequence[PredictionTable]) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import average_precision
 from sgpmil.report.figures.canvas import COLOURS, SMALL_SIZE, new_figure, style_axes
+from sgpmil.report.figures.curves import labelled_folds
 from sgpmil.shapes import Bool, Float
 
 __all__ = ["precision_at_recalls", "precision_recall_figure"]
@@ -30,17 +30,8 @@ def precision_recall_figure(tables: Sequence[PredictionTable]) -> Figure:
     Raises:
         PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
     """
-    known = [table.labelled() for table in tables]
-    if not known or not all(len(table) for table in known):
-        raise PredictionError(
-            "Expected slides with labels to draw, but got none. Add labels to the predictions."
-        )
+    known = labelled_folds(tables)
     names = known[0].class_names
-    if any(table.class_names != names for table in known):
-        raise PredictionError(
-            f"Expected the classes {', '.join(names)} in every fold, but they differ. "
-            "Draw the folds of one experiment."
-        )
     figure = new_figure(5.2, 5.4)
     axes = figure.add_subplot()
     classes = [1] if len(names) == 2 else list(range(len(names)))

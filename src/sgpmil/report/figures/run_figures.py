@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.report.figures.curves import (
-    attention_map_figure,
-    reliability_figure,
-    roc_figure,
-    save_figure,
-)
+from sgpmil.report.figures.canvas import save_figure
+from sgpmil.report.figures.curves import reliability_figure, roc_figure
+from sgpmil.report.figures.map_figures import attention_map_figure
 
 __all__ = ["write_run_figures"]
 
