@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from sgpmil.bags import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.experiments.model_study import colon_bags
 from sgpmil.gp import SAMPLING_SCHEMES, FreshNoise, draw
 from sgpmil.models import SGPMIL
@@ -82,17 +83,17 @@ def main() -> None:
 
 def _spread(model: SGPMIL, embeddings: torch.Tensor, inputs: torch.Tensor, scheme: str) -> float:
     """Return the standard deviation of a bag's log-odds over samples."""
-    offsets = torch.tensor([0, len(inputs)])
+    segments = Segments.of(torch.tensor([0, len(inputs)]))
     f = draw(
         model.gp,
         inputs,
-        offsets,
+        segments.offsets,
         scheme=scheme,
         num_samples=NUM_SAMPLES,
         noise=FreshNoise(),
     )
-    attention = bag_softmax(f, torch.zeros(len(inputs), dtype=torch.long), 1)
-    logits = model.classifier(pool(attention, embeddings, offsets))
+    attention = bag_softmax(f, segments)
+    logits = model.classifier(pool(attention, embeddings, segments))
     return float((logits[0, :, 1] - logits[0, :, 0]).std())
 
 

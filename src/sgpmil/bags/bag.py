@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import BagError, EmptyBagError
 from sgpmil.shapes import Float, Int
 
@@ -88,6 +89,7 @@ class BagBatch:
         slide_ids: Name of each bag's slide.
         coords: Top-left corners in level-0 pixels, where every bag has them.
         patch_sizes: Side of an instance in level-0 pixels, a value a bag; 0 where unknown.
+        bounds: The offsets where the features are; copied there where not given.
 
     Example:
         >>> bags = [Bag(torch.ones(3, 2), "a", label=0), Bag(torch.ones(1, 2), "b", label=1)]
@@ -101,6 +103,7 @@ class BagBatch:
     slide_ids: tuple[str, ...]
     coords: Int[Tensor, "T 2"] | None = None
     patch_sizes: Int[Tensor, " B"] | None = None
+    bounds: Int[Tensor, " _"] | None = None
 
     @staticmethod
     def pack(bags: Sequence[Bag], features: Float[Tensor, "T D"] | None = None) -> "BagBatch":
@@ -141,15 +144,21 @@ class BagBatch:
         return len(self.slide_ids)
 
     @property
+    def segments(self) -> Segments:
+        """How the instances divide into bags."""
+        if self.bounds is None:
+            return Segments.of(self.offsets, self.features.device)
+        return Segments(self.offsets, self.bounds)
+
+    @property
     def sizes(self) -> Int[Tensor, " B"]:
         """Number of instances of each bag, where the features are."""
-        return self.offsets.diff().to(self.features.device, non_blocking=True)
+        return self.segments.sizes
 
     @property
     def bag_index(self) -> Int[Tensor, " T"]:
         """Position of the bag that each instance belongs to."""
-        bags = torch.arange(self.num_bags, device=self.features.device)
-        return bags.repeat_interleave(self.sizes, output_size=self.features.shape[0])
+        return self.segments.index
 
     def to(
         self,
@@ -168,6 +177,7 @@ class BagBatch:
             labels=self.labels.to(device, non_blocking=non_blocking),
             coords=moved(self.coords),
             patch_sizes=moved(self.patch_sizes),
+            bounds=moved(self.bounds),
         )
 
     def bags(self) -> list[Bag]:

@@ -65,8 +65,8 @@ class ABMIL(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings, attention_logits = by_chunks(self._attend, batch.features)
-        attention = bag_softmax(attention_logits.T, batch.bag_index, batch.num_bags)
-        bag_embeddings = pool(attention, embeddings, batch.offsets)
+        attention = bag_softmax(attention_logits.T, batch.segments)
+        bag_embeddings = pool(attention, embeddings, batch.segments)
         return ModelOutput(
             logits=self.classifier(self.dropout(bag_embeddings)),
             attention=attention,

@@ -147,8 +147,8 @@ class BayesMIL(MILModel):
         eps = noise.per_instance(num_samples, batch.offsets, like=mean)
         logits_of_attention = mean + (0.5 * log_variance).exp() * eps
         # A / sum(A), where the sum of very small sigmoids would underflow.
-        weights = bag_softmax(F.logsigmoid(logits_of_attention), bag_index, batch.num_bags)
-        bag_embeddings = pool(weights, embeddings, batch.offsets)
+        weights = bag_softmax(F.logsigmoid(logits_of_attention), batch.segments)
+        bag_embeddings = pool(weights, embeddings, batch.segments)
         evidence = None
         if draws is None:
             logits = self.classifier(bag_embeddings)

@@ -100,8 +100,8 @@ class CLAM(MILModel):
         embeddings, attended = by_chunks(self._attend, batch.features)
         attention_logits = attended.T
         bag_index = batch.bag_index
-        attention = bag_softmax(attention_logits, bag_index, batch.num_bags)
-        bag_embeddings = pool(attention, embeddings, batch.offsets)
+        attention = bag_softmax(attention_logits, batch.segments)
+        bag_embeddings = pool(attention, embeddings, batch.segments)
         instance_logits = embeddings @ self.classifier.weight.T
         extras = self._for_the_loss(embeddings, attention_logits, batch)
         if self.settings.branches == "single":

@@ -100,7 +100,7 @@ class DSMIL(MILModel):
         max_logits = instance_logits.gather(0, critical)
         attention = self._attention(self.query(features), critical, batch)
         values = self.value(features)
-        bag_logits = self.bag_classifier(pool(attention, values, batch.offsets).flatten(1))
+        bag_logits = self.bag_classifier(pool(attention, values, batch.segments).flatten(1))
         evidence = None
         if self.settings.likelihood == "softmax":
             logits = (bag_logits + max_logits) / 2
@@ -137,7 +137,7 @@ class DSMIL(MILModel):
             )
         ]
         scaled = torch.cat(similarity, 1) / math.sqrt(self.settings.query_dim)
-        return bag_softmax(scaled, batch.bag_index, batch.num_bags)
+        return bag_softmax(scaled, batch.segments)
 
     def _evidence(
         self,

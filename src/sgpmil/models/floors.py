@@ -82,7 +82,7 @@ class MeanPool(_PlainPool):
         embeddings = self.through(self.mlp, batch.features)
         weights = _uniform(batch, embeddings)
         return ModelOutput(
-            logits=self.classifier(pool(weights, embeddings, batch.offsets)),
+            logits=self.classifier(pool(weights, embeddings, batch.segments)),
             attention=weights,
             weights=weights,
             instance_logits=embeddings @ self.classifier.weight.T,
@@ -108,7 +108,7 @@ class MaxPool(_PlainPool):
         evidence = is_deciding * (instance_logits - self.classifier.bias)
         return ModelOutput(
             logits=logits.unsqueeze(1),
-            attention=bag_softmax((chosen - others).T, bag_index, batch.num_bags),
+            attention=bag_softmax((chosen - others).T, batch.segments),
             evidence_samples=evidence.unsqueeze(0),
         )
 

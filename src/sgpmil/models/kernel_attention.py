@@ -194,9 +194,9 @@ class KernelAttention(MILModel):
         embeddings = self.dropout(self.through(self.mlp, batch.features))
         embeddings = self.self_attention(embeddings, batch.offsets)
         attention_logits = self.attention(self.value(embeddings).tanh()).T
-        attention = bag_softmax(attention_logits, batch.bag_index, batch.num_bags)
+        attention = bag_softmax(attention_logits, batch.segments)
         return ModelOutput(
-            logits=self.classifier(pool(attention, embeddings, batch.offsets)),
+            logits=self.classifier(pool(attention, embeddings, batch.segments)),
             attention=attention,
             weights=attention,
             instance_logits=embeddings @ self.classifier.weight.T,

@@ -229,7 +229,7 @@ class MixMIL(MILModel):
         with torch.autocast(x.device.type, enabled=False):
             u, z = functions.flatten(0, 1).chunk(2, dim=1)
             scale = z.square().mean(1, keepdim=True).clamp(min=_MIN_STD**2).sqrt()
-            weights = bag_softmax(u @ x.T, batch.bag_index, batch.num_bags)
+            weights = bag_softmax(u @ x.T, batch.segments)
             values = (z / scale) @ x.T
             total = x.new_zeros(len(z), batch.num_bags)
             effects = total.index_add(1, batch.bag_index, weights * values)

@@ -24,7 +24,7 @@ from sgpmil.gp.sparse import Posterior, SparseGP
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
-from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool_values, pooling_weights
+from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
 from sgpmil.shapes import Float, Int
 
 __all__ = ["SGPMIL", "SGPMILSettings"]
@@ -171,17 +171,19 @@ class SGPMIL(MILModel):
             num_samples=self.settings.num_samples,
             noise=noise,
         )
-        bag_index = batch.bag_index
+        segments = batch.segments
         if self.settings.activation == "softmax":
-            attention = bag_softmax(logits_of_attention, bag_index, batch.num_bags)
+            attention = bag_softmax(logits_of_attention, segments)
         else:
             attention = logits_of_attention.sigmoid()
-        weights = pooling_weights(attention, bag_index, batch.sizes, self.settings.pooling)
+        weights = pooling_weights(attention, segments, self.settings.pooling)
         # Not in half precision: of thousands of instances, each adds a little.
         with torch.autocast(weights.device.type, enabled=False):
             classes = self.classifier.weight
             instance_logits = embeddings.to(classes.dtype) @ classes.T
-            logits = pool_values(weights, instance_logits, batch.offsets) + self.classifier.bias
+            # The classifier is linear: what it makes of the instances is pooled, in place of all
+            # that it takes.
+            logits = pool(weights, instance_logits, segments) + self.classifier.bias
         return ModelOutput(
             logits=logits,
             attention=attention,

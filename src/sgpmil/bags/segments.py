@@ -1,0 +1,53 @@
+"""How packed rows divide into bags."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sgpmil.shapes import Int
+
+__all__ = ["Segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Bag b holds rows ``offsets[b]`` to ``offsets[b + 1]``.
+
+    Args:
+        offsets: First row of each bag, and the end of the last, in the main memory: whoever cuts
+            by them does not wait for a GPU.
+        bounds: The same where the rows are: whoever computes with them does not either.
+
+    Example:
+        >>> Segments.of(torch.tensor([0, 3, 4])).index
+        tensor([0, 0, 0, 1])
+    """
+
+    offsets: Int[Tensor, " _"]
+    bounds: Int[Tensor, " _"]
+
+    @staticmethod
+    def of(offsets: Int[Tensor, " _"], device: torch.device | str = "cpu") -> "Segments":
+        """Give the segments of rows that lie on a device."""
+        return Segments(offsets, offsets.to(device, non_blocking=True))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of all segments T."""
+        return int(self.offsets[-1])
+
+    @property
+    def sizes(self) -> Int[Tensor, " B"]:
+        """Number of rows of each segment."""
+        return self.bounds.diff()
+
+    @property
+    def index(self) -> Int[Tensor, " T"]:
+        """Number of the segment that each row belongs to."""
+        rows = torch.arange(self.num_rows, device=self.bounds.device)
+        # As many segments end at or before a row as its own segment's number says.
+        return torch.bucketize(rows, self.bounds[1:], right=True)
