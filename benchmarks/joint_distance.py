@@ -87,7 +87,7 @@ def _spread(model: SGPMIL, embeddings: torch.Tensor, inputs: torch.Tensor, schem
     f = draw(
         model.gp,
         inputs,
-        segments.offsets,
+        segments,
         scheme=scheme,
         num_samples=NUM_SAMPLES,
         noise=FreshNoise(),

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.gp import sampling
 from sgpmil.gp.kernels import build_kernel
@@ -22,7 +23,7 @@ def draws_of(gp, x, scheme, *, num_samples=S, offsets=None, noise=None):
     return draw(
         gp,
         x,
-        offsets,
+        Segments.of(offsets),
         scheme=scheme,
         num_samples=num_samples,
         noise=noise or FreshNoise(),
@@ -213,7 +214,7 @@ def test_joint_samples_in_single_precision_of_a_nearly_singular_process():
     f = draw(
         gp,
         x,
-        torch.tensor([0, 300]),
+        Segments.of(torch.tensor([0, 300])),
         scheme="full",
         num_samples=8,
         noise=FreshNoise(),

@@ -20,12 +20,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from sgpmil.bags.segments import Segments
 from sgpmil.chunks import chunk_bounds, recomputed
 from sgpmil.errors import SettingsError
 from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.noise import Noise
-from sgpmil.gp.sparse import SparseGP
-from sgpmil.shapes import Float, Int
+from sgpmil.gp.sparse import SparseGP, Whitening
+from sgpmil.shapes import Float
 
 __all__ = ["MAX_JOINT_INSTANCES", "SAMPLING_SCHEMES", "SamplingScheme", "draw"]
 
@@ -39,21 +40,23 @@ MAX_JOINT_INSTANCES = 4096
 def draw(
     gp: SparseGP,
     inputs: Float[Tensor, "T G"],
-    offsets: Int[Tensor, " _"],
+    segments: Segments,
     *,
     scheme: str,
     num_samples: int,
     noise: Noise,
+    whitening: Whitening | None = None,
 ) -> Float[Tensor, "S T"]:
     """Draw samples of f for all bags of a batch.
 
     Args:
         gp: The process.
         inputs: Its inputs, bags packed end to end.
-        offsets: First row of each bag, and the end of the last.
+        segments: How they divide into bags.
         scheme: One of `SAMPLING_SCHEMES`.
         num_samples: Number of samples S.
         noise: Source of the standard normal draws.
+        whitening: What the process's `whitening` gave, where it is there already.
 
     Raises:
         SettingsError: No scheme has that name.
@@ -65,17 +68,19 @@ def draw(
     # Half precision would lose the difference of nearly equal variances.
     with torch.autocast(inputs.device.type, enabled=False):
         if scheme == "full":
-            return _draw_jointly(gp, inputs, offsets, num_samples, noise)
-        return _draw_alone(gp, inputs, offsets, scheme, num_samples, noise)
+            return _draw_jointly(gp, inputs, segments, num_samples, noise)
+        given = gp.whitening() if whitening is None else whitening
+        return _draw_alone(gp, inputs, segments, scheme, num_samples, noise, given)
 
 
 def _draw_alone(
     gp: SparseGP,
     inputs: Float[Tensor, "T G"],
-    offsets: Int[Tensor, " _"],
+    segments: Segments,
     scheme: str,
     num_samples: int,
     noise: Noise,
+    whitening: Whitening,
 ) -> Float[Tensor, "S T"]:
     """Draw by a scheme in which, given the noise, an instance does not depend on the others."""
     like = gp.inducing_points
@@ -84,18 +89,15 @@ def _draw_alone(
         xi = noise.per_function(num_samples, len(gp.whitened_mean), like)
         functions = gp.whitened_mean + xi @ gp.whitened_factor.T  # (S, M)
     if scheme == "shared":
-        sizes = offsets.diff().to(like.device)
-        per_bag = noise.per_bag(num_samples, len(sizes), like)
-        epsilon = per_bag.repeat_interleave(sizes, dim=1, output_size=len(inputs))
+        epsilon = noise.per_bag(num_samples, len(segments), like)[:, segments.index]
     else:
-        epsilon = noise.per_instance(num_samples, offsets, like)
+        epsilon = noise.per_instance(num_samples, segments.offsets, like)
 
     def latent(x: Tensor, noise_of_x: Tensor) -> Tensor:
-        posterior = gp.posterior(x)
-        if functions is None:
-            return posterior.mean + posterior.variance.sqrt() * noise_of_x
-        carried = posterior.prior_mean + functions @ posterior.projection
-        return carried + posterior.residual_variance.sqrt() * noise_of_x
+        if functions is not None:
+            return gp.carry(x, functions, noise_of_x, whitening)
+        posterior = gp.posterior(x, whitening)
+        return posterior.mean + posterior.variance.sqrt() * noise_of_x
 
     bounds = chunk_bounds(len(inputs), inputs.device)
     if len(bounds) == 1:
@@ -107,20 +109,21 @@ def _draw_alone(
 def _draw_jointly(
     gp: SparseGP,
     inputs: Float[Tensor, "T G"],
-    offsets: Int[Tensor, " _"],
+    segments: Segments,
     num_samples: int,
     noise: Noise,
 ) -> Float[Tensor, "S T"]:
-    bounds = offsets.tolist()
-    mean = gp.posterior(inputs).mean
+    bounds = segments.offsets.tolist()
+    whitening = gp.whitening()
+    mean = gp.posterior(inputs, whitening).mean
     if max(b - a for a, b in itertools.pairwise(bounds)) > MAX_JOINT_INSTANCES:
         warnings.warn(
             f"A bag has more than {MAX_JOINT_INSTANCES} instances, too many for the exact joint "
             "covariance: bags of that size are sampled through the inducing points instead.",
             stacklevel=3,
         )
-        carried = _draw_alone(gp, inputs, offsets, "inducing", num_samples, noise)
-    epsilon = noise.per_instance(num_samples, offsets, mean)
+        carried = _draw_alone(gp, inputs, segments, "inducing", num_samples, noise, whitening)
+    epsilon = noise.per_instance(num_samples, segments.offsets, mean)
     parts = []
     for start, end in itertools.pairwise(bounds):
         if end - start > MAX_JOINT_INSTANCES:

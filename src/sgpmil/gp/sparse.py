@@ -8,7 +8,8 @@ $$ q(f_i) = N\big(\mu(x_i) + B_i^\top m,\;
 
 Kernels, means and the variational distribution are GPyTorch's. The step from them to marginals
 is ours because it is the hot path: the M×M factor is taken in float64, everything of the
-instances' number is a matrix product in the compute dtype, and no N×N matrix appears.
+instances' number is a matrix product in the compute dtype, and no N×N matrix appears. So is the
+evaluation of the default kernel (`rbf`).
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,25 @@ from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
 from sgpmil.gp.cholesky import jittered_cholesky
+from sgpmil.gp.conditional import MIN_VARIANCE, carried_draw
+from sgpmil.gp.rbf import Covariance, covariance_of
+from sgpmil.gp.whitening import inverse_factor
 from sgpmil.shapes import Float
 
-__all__ = ["MIN_VARIANCE", "Posterior", "SparseGP"]
+__all__ = ["Posterior", "SparseGP", "Whitening"]
 
-MIN_VARIANCE = 1e-6
-"""Floor of a variance before its square root, whose slope at 0 is infinite."""
+
+@dataclass(frozen=True, slots=True)
+class Whitening:
+    r"""What is the same for all inputs.
+
+    Args:
+        covariance: The kernel at the present values of its parameters.
+        inverse: $L^{-1}$, which whitens inducing values.
+    """
+
+    covariance: Covariance
+    inverse: Float[Tensor, "M M"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +118,58 @@ class SparseGP(nn.Module):
         """The lower triangular factor $L_S$ of the covariance of q(v)."""
         return self.variational.chol_variational_covar.tril()
 
-    def posterior(self, inputs: Float[Tensor, "T G"]) -> Posterior:
-        """Condition on the inducing points at the given inputs."""
+    def whitening(self) -> Whitening:
+        """Take from the inducing points and the kernel what is the same for all inputs."""
+        covariance = covariance_of(self.kernel)
+        with torch.autocast(self.inducing_points.device.type, enabled=False):
+            Kzz = covariance.between(self.inducing_points, self.inducing_points)
+            return Whitening(covariance, inverse_factor(Kzz, self.jitter).to(Kzz.dtype))
+
+    def posterior(
+        self, inputs: Float[Tensor, "T G"], whitening: Whitening | None = None
+    ) -> Posterior:
+        """Condition on the inducing points at the given inputs.
+
+        Args:
+            inputs: The inputs.
+            whitening: What `whitening` gave, where it is used more than once.
+        """
+        given = self.whitening() if whitening is None else whitening
         # Half precision would lose the difference of nearly equal variances.
         with torch.autocast(inputs.device.type, enabled=False):
             x = inputs.to(self.inducing_points.dtype)
-            z = self.inducing_points
-            Kzz = self.kernel(z).to_dense()
-            Kzx = self.kernel(z, x).to_dense()
-            Lz = jittered_cholesky(Kzz, self.jitter)
-            identity = torch.eye(len(Lz), dtype=Lz.dtype, device=Lz.device)
-            inverse = torch.linalg.solve_triangular(Lz, identity, upper=False)
+            Kzx = given.covariance.between(self.inducing_points, x)
             return Posterior(
                 prior_mean=self.mean(x),
-                prior_variance=self.kernel(x, diag=True) + self.jitter,
-                projection=inverse.to(Kzx.dtype) @ Kzx,  # L⁻¹ K_ZX
+                prior_variance=given.covariance.variance(x) + self.jitter,
+                projection=given.inverse @ Kzx,  # L⁻¹ K_ZX
                 whitened_mean=self.whitened_mean,
                 whitened_factor=self.whitened_factor,
             )
+
+    def carry(
+        self,
+        inputs: Float[Tensor, "T G"],
+        functions: Float[Tensor, "S M"],
+        noise: Float[Tensor, "S T"],
+        whitening: Whitening,
+    ) -> Float[Tensor, "S T"]:
+        r"""Carry draws of the whitened inducing values to inputs.
+
+        $$ f_{si} = \mu(x_i) + B_i^\top v_s + (k(x_i, x_i) + j - \lVert B_i\rVert^2)^{1/2}
+           \epsilon_{si} $$
+
+        Args:
+            inputs: The inputs.
+            functions: The draws $v_s$.
+            noise: Standard normal draws, for what the inducing values leave unsaid.
+            whitening: What `whitening` gave.
+        """
+        with torch.autocast(inputs.device.type, enabled=False):
+            x = inputs.to(self.inducing_points.dtype)
+            Kzx = whitening.covariance.between(self.inducing_points, x)
+            variance = whitening.covariance.variance(x) + self.jitter
+            return self.mean(x) + carried_draw(Kzx, whitening.inverse, functions, variance, noise)
 
     def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.

@@ -162,16 +162,16 @@ class SGPMIL(MILModel):
         """
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
+        segments = batch.segments
         embeddings, inputs = by_chunks(self._embed_and_project, batch.features)
         logits_of_attention = draw(
             self.gp,
             inputs,
-            batch.offsets,
+            segments,
             scheme=self.settings.sampling,
             num_samples=self.settings.num_samples,
             noise=noise,
         )
-        segments = batch.segments
         if self.settings.activation == "softmax":
             attention = bag_softmax(logits_of_attention, segments)
         else:
