@@ -90,3 +90,18 @@ def test_pool_is_the_weighted_sum(sizes, seed):
     member = torch.nn.functional.one_hot(segments.index, len(sizes)).double()
     expected = torch.einsum("st,th,tb->bsh", weights, embeddings, member)
     assert torch.allclose(pool(weights, embeddings, segments), expected, atol=1e-12)
+
+
+def test_pool_sums_in_single_precision_at_least():
+    # 2048 + 1 is 2048 in half precision.
+    ones = torch.ones(1, 2049, dtype=torch.float16)
+    result = pool(ones, ones.T, segments_of([2049]))
+    assert torch.equal(result, torch.tensor([[[2049.0]]]))
+
+
+def test_a_bag_without_rows_sums_to_zero():
+    values, segments = packed([2, 1, 0], num_samples=2)
+    softmax = bag_softmax(values, segments)
+    result = pool(softmax, torch.ones(3, 4).double(), segments)
+    expected = torch.tensor([1.0, 1.0, 0.0]).double()[:, None, None].expand(3, 2, 4)
+    assert torch.allclose(result, expected, atol=1e-15)

@@ -182,7 +182,9 @@ class MILModel(nn.Module, ABC):
 
         Features may be stored in half precision; from here on they are as the weights are.
         """
-        return self.encoder(self.standardise(features.to(self.standardise.mean.dtype)))
+        if not self.standardise.is_done:
+            features = self.standardise(features.to(self.standardise.mean.dtype))
+        return self.encoder(features)
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Prepare features and send them through a network of single instances.
@@ -197,6 +199,20 @@ class MILModel(nn.Module, ABC):
     @property
     def uses_coordinates(self) -> bool:
         """Whether it matters where on the slide an instance lies."""
+        return False
+
+    @property
+    def instance_networks(self) -> tuple[nn.Module, ...]:
+        """Networks of single instances: nearly all the arithmetic, and all in half precision."""
+        return ()
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a training step can be recorded once and replayed for other bags.
+
+        It can where the step depends on how rows divide into bags through `Segments.bounds` alone,
+        and where bags that the loss is not told of have no part in it.
+        """
         return False
 
     @abstractmethod

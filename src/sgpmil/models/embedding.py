@@ -1,7 +1,8 @@
 """From an encoder's features to the embeddings that a model pools."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ class Standardise(nn.Module):
     scale: Tensor
     limit: Tensor
 
+    is_done: bool = False
+    """Whether the features that come are standardised already (see `done_before`)."""
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(dim))
@@ -47,6 +51,15 @@ class Standardise(nn.Module):
         self.mean.copy_(values.mean(0))
         self.scale.copy_(scale)
         self.limit.fill_(MAX_DEVIATIONS)
+
+    @contextmanager
+    def done_before(self) -> Iterator[None]:
+        """Take features as they are while the block runs: they were standardised when gathered."""
+        self.is_done = True
+        try:
+            yield
+        finally:
+            self.is_done = False
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
         """Standardise."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
+from sgpmil.models.pooling_kernels import SegmentPool, SegmentSoftmax, available
 from sgpmil.shapes import Float
 
 __all__ = ["POOLINGS", "Pooling", "bag_softmax", "pool", "pooling_weights"]
@@ -32,6 +33,8 @@ def bag_softmax(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tenso
     """
     # In half precision, instances would tie.
     values = values.to(torch.promote_types(values.dtype, torch.float32))
+    if _on_kernels(values):
+        return SegmentSoftmax.apply(values, segments.bounds)
     index = segments.index
     floor = values.new_full((len(values), len(segments)), -torch.inf)
     peak = floor.scatter_reduce(1, index.expand_as(values), values.detach(), "amax")
@@ -64,11 +67,16 @@ def pool(
 ) -> Float[Tensor, "B S H"]:
     r"""Sum weighted embeddings over each bag, $z_{bs} = \sum_{i \in b} \tilde a_{si} h_i$.
 
+    The result has the weights' precision, and single precision at least.
+
     Example:
         >>> h = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
         >>> pool(torch.ones(1, 2), h, Segments.of(torch.tensor([0, 2])))
         tensor([[[4., 6.]]])
     """
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    if _on_kernels(weights):
+        return SegmentPool.apply(weights, embeddings, segments.bounds)
     # A product a bag: S×N×H is never formed.
     bounds = segments.offsets.tolist()
     embeddings = embeddings.to(weights.dtype)
@@ -78,5 +86,11 @@ def pool(
 
 
 def _bag_sum(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tensor, "S B"]:
+    if _on_kernels(values):  # adding by index is not deterministic there
+        return pool(values, values.new_ones(values.shape[1], 1), segments)[:, :, 0].T
     total = values.new_zeros(len(values), len(segments))
     return total.index_add(1, segments.index, values)
+
+
+def _on_kernels(values: Tensor) -> bool:
+    return values.device.type == "cuda" and available()

@@ -19,7 +19,9 @@ from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, un
 from sgpmil.gp.kernels import build_kernel, set_lengthscale, set_lengthscale_from_data
 from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.gp.rbf import ScaledRBF
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
+from sgpmil.gp.side_stream import SideStream
 from sgpmil.gp.sparse import Posterior, SparseGP
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
@@ -127,6 +129,16 @@ class SGPMIL(MILModel):
             set_lengthscale(self.gp.kernel, settings.gp_dim**0.5 / 2)
         self.classifier = nn.Linear(hidden_dim, num_classes)
 
+    @property
+    def instance_networks(self) -> tuple[nn.Module, ...]:
+        """The embedding, and the projection to the inputs of the process."""
+        return self.mlp, self.projection
+
+    @property
+    def is_recordable(self) -> bool:
+        """Unless bags are sampled jointly, one by one, or the kernel is GPyTorch's to evaluate."""
+        return self.settings.sampling != "full" and ScaledRBF.of(self.gp.kernel) is not None
+
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Embed instances: $h_i$."""
         return self.mlp(self.prepare(features))
@@ -163,7 +175,10 @@ class SGPMIL(MILModel):
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         segments = batch.segments
+        with SideStream(batch.features.device) as side:
+            whitening = self.gp.whitening()
         embeddings, inputs = by_chunks(self._embed_and_project, batch.features)
+        side.join()
         logits_of_attention = draw(
             self.gp,
             inputs,
@@ -171,6 +186,7 @@ class SGPMIL(MILModel):
             scheme=self.settings.sampling,
             num_samples=self.settings.num_samples,
             noise=noise,
+            whitening=whitening,
         )
         if self.settings.activation == "softmax":
             attention = bag_softmax(logits_of_attention, segments)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import fits_on_device, on_device
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
@@ -136,8 +137,11 @@ def cross_validate(
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(model, bags)
+    device = compute_device(settings.device)
+    if fits_on_device(bags, device):
+        bags = on_device(bags, device)  # all folds share what is there
     # A packed store is read as fast as memory once the system has it there.
-    if not isinstance(bags.source, PackedStore) and _fits_in_memory(bags):
+    elif not isinstance(bags.source, PackedStore) and _fits_in_memory(bags):
         bags = bags.in_memory()
     with ExitStack() as stack:
         folder = None

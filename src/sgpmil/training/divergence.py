@@ -10,10 +10,10 @@ __all__ = ["first_weights_not_finite", "likely_cause"]
 
 def first_weights_not_finite(model: MILModel) -> str | None:
     """Name the first weights that hold NaN or infinity."""
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return name
-    return None
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    # One question to the device in place of one a parameter.
+    bad = torch.stack([(~torch.isfinite(p)).any() for p in parameters]).tolist()
+    return next((name for name, is_bad in zip(names, bad, strict=True) if is_bad), None)
 
 
 def likely_cause(model: MILModel, batch: BagBatch, output: ModelOutput, loss: Loss) -> str:

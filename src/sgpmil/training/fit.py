@@ -10,6 +10,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import fits_on_device, on_device
 from sgpmil.errors import (
     BagError,
     CheckpointError,
@@ -81,7 +82,9 @@ def fit(
     network = untrained_model(
         train, val, model=model, model_settings=model_settings, training=settings
     )
-    network.initialise(_sample(train, settings.seed), seed=settings.seed)
+    device = compute_device(settings.device)
+    train, val = _resident(train, device), None if val is None else _resident(val, device)
+    network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
     if settings.precision == "64":
         network.double()
     place = None if folder is None else Path(folder)
@@ -127,6 +130,11 @@ def fit(
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
         return _finish(network, best, data, place, _custom_kernel(model_settings))
+
+
+def _resident(bags: BagDataset, device: torch.device) -> BagDataset:
+    """Move bags to a GPU where they fit."""
+    return on_device(bags, device) if fits_on_device(bags, device) else bags
 
 
 def untrained_model(

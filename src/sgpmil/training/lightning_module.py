@@ -28,6 +28,7 @@ from sgpmil.training.batches import (
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
+from sgpmil.training.recording import RecordedSteps, TrainingState, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps, dense_arithmetic
@@ -70,6 +71,8 @@ class LightningModel(lightning.LightningModule):
         self.epoch_metrics: dict[str, float] = {}
         self._steps: OptimiserSteps | None = None
         self._scaler_state: dict[str, Any] = {}
+        self._recorded: RecordedSteps | None = None
+        self._looked_for_recording = False
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser of the settings."""
@@ -79,7 +82,10 @@ class LightningModel(lightning.LightningModule):
         """Set the learning rate from the epoch alone, so that a resume repeats."""
         rate = learning_rate(self.settings, self.current_epoch)
         for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], torch.Tensor):  # recorded steps read it there
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         self.model.epoch = self.current_epoch
         self.train_loss.clear()
         self.epoch_metrics = {"epoch": self.current_epoch, "learning_rate": rate}
@@ -90,15 +96,37 @@ class LightningModel(lightning.LightningModule):
         steps = self._optimiser_steps()
         # From the epoch alone, so that a resume repeats.
         torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+        if self._replay(steps, batches):
+            return
         last = len(batches) - 1
         for number in range(len(batches)):
-            if self.trainer.received_sigterm:
-                raise SIGTERMException
+            self._stop_if_asked()
             batch = batches[number].to(self.device, non_blocking=True)
             steps.backward(self.training_pass(steps, batch, number))
             if (number + 1) % self.settings.accumulate_steps == 0 or number == last:
                 steps.step()
         self._check_weights(batch, last)
+
+    def _replay(self, steps: OptimiserSteps, batches: PackedBatches) -> bool:
+        """Train on an epoch by recorded steps; say whether that was possible."""
+        if not self._looked_for_recording:
+            self._looked_for_recording = True
+            self._recorded = recorded_steps(steps, batches.dataset)
+        if self._recorded is None or not self._recorded.can_take(batches.groups):
+            return False
+        before = TrainingState(steps)
+        losses = self._recorded.epoch(batches.groups, self._stop_if_asked)
+        if torch.isfinite(losses).all() and first_weights_not_finite(self.model) is None:
+            self.train_loss.extend(losses.unbind())
+            return True
+        # Step by step the epoch may succeed, with more jitter; or fail where it can say why.
+        before.restore()
+        torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+        return False
+
+    def _stop_if_asked(self) -> None:
+        if self.trainer.received_sigterm:
+            raise SIGTERMException
 
     def training_pass(self, steps: OptimiserSteps, batch: BagBatch, number: int) -> Loss:
         """Compute the loss of a packed batch, the epoch's next.
@@ -116,7 +144,12 @@ class LightningModel(lightning.LightningModule):
         return loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what float16 gradients are scaled by."""
+        """Keep what float16 gradients are scaled by, and nothing of recordings."""
+        for state in checkpoint["optimizer_states"]:
+            for group in state["param_groups"]:
+                group["lr"] = float(group["lr"])
+                if "capturable" in group:
+                    group["capturable"] = False
         checkpoint["gradient_scaler"] = self._optimiser_steps().scaler.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """An optimiser step: forward, backward, clip, step, with nothing of a framework between them."""
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -50,9 +51,14 @@ class OptimiserSteps:
         self.scaler = torch.amp.GradScaler(enabled=settings.precision == "16")
 
     def forward(self, batch: BagBatch) -> tuple[ModelOutput, Loss]:
-        """Pass a batch through the model, and compute its loss."""
+        """Pass a batch through the model, and compute its loss.
+
+        Bags beyond the labels have no part in the loss: they fill a recorded step up.
+        """
         with dense_arithmetic(self.settings.precision, batch.features.device):
             output = self.model(batch)
+            if len(batch.labels) < batch.num_bags:
+                output = replace(output, logits=output.logits[: len(batch.labels)])
             return output, self.model.loss(output, batch.labels, self.num_bags)
 
     def backward(self, loss: Loss) -> None:

@@ -1,0 +1,282 @@
+"""Epochs of steps that were recorded once and are replayed.
+
+A step on a GPU is some two hundred small kernels, and to launch them one by one takes several times
+as long as to run them. A CUDA graph launches all of them at once, but for one number of bags and
+rows: bags are filled up to the next of a few numbers of rows by a bag that the loss is not told of.
+Which rows of the resident features a step takes is read from a small *plan* on the device; those of
+an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import DeviceSource
+from sgpmil.bags.row_kernels import take_rows
+from sgpmil.bags.segments import Segments
+from sgpmil.bags.triton_package import available
+from sgpmil.shapes import Float
+from sgpmil.training.adam_kernels import AdamStep
+from sgpmil.training.half_weights import HalfWeights
+from sgpmil.training.steps import OptimiserSteps
+
+__all__ = ["RecordedSteps", "filled_rows", "recorded_steps"]
+
+_LEAST_ROWS = 256
+_FINE_ROWS = 2048
+_MOST_ROWS = 2**18
+"""Rows of a step beyond which its parts are computed again in the backward pass: not recorded."""
+
+
+def filled_rows(rows: int) -> int:
+    """Give the number of rows that a recorded step is filled up to.
+
+    Small steps take as long whatever their rows; of large ones at most an eleventh is filler.
+
+    Example:
+        >>> [filled_rows(n) for n in (1, 300, 1500, 2200, 80_000)]
+        [256, 384, 2048, 2304, 84992]
+    """
+    steps_per_doubling = 2 if rows <= _FINE_ROWS else 8
+    doublings = math.log2(max(rows, _LEAST_ROWS) / _LEAST_ROWS)
+    # The small number keeps a size of the list from being rounded up to the next.
+    found = _LEAST_ROWS * 2 ** (
+        math.ceil(steps_per_doubling * doublings - 1e-9) / steps_per_doubling
+    )
+    return max(rows, 128 * math.ceil(found / 128 - 1e-9))
+
+
+def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps | None":
+    """Return what trains by recorded steps, where model, settings and bags allow it.
+
+    Args:
+        steps: The model, its optimiser and settings.
+        train: Training bags.
+    """
+    settings = steps.settings
+    on_gpu = isinstance(train.source, DeviceSource) and train.source.matrix.is_cuda
+    possible = (
+        on_gpu
+        and available()
+        and steps.model.is_recordable
+        and settings.precision in ("32", "bf16")
+        and settings.optimiser in ("adamw", "adam")
+        and settings.accumulate_steps == 1
+    )
+    return RecordedSteps(steps, train) if possible else None
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A recorded step.
+
+    Args:
+        graph: What is replayed.
+        plan: Where it reads which rows it takes.
+        table: Where it reads where its gradients are.
+        loss: Where it leaves its loss.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    plan: Tensor
+    table: Tensor
+    loss: Tensor
+
+
+class RecordedSteps:
+    """Trains a model by recorded steps.
+
+    Args:
+        steps: The model, its optimiser and settings.
+        train: Training bags, on the device.
+    """
+
+    def __init__(self, steps: OptimiserSteps, train: BagDataset) -> None:
+        if not isinstance(train.source, DeviceSource):
+            raise TypeError("Expected bags on a device.")
+        self.steps = steps
+        self.matrix = train.source.matrix
+        self._starts = [train.source.start(slide_id) for slide_id in train.slide_ids]
+        self._sizes = list(train.num_instances)
+        self._labels = [-1 if label is None else label for label in train.labels]
+        self._recordings: dict[tuple[int, int], _Recording] = {}
+        self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
+        self._adam: AdamStep | None = None
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
+        """Say whether every step of an epoch is small enough to be recorded."""
+        return max(sum(self._sizes[i] for i in group) for group in groups) <= _MOST_ROWS
+
+    def epoch(
+        self, groups: Sequence[Sequence[int]], on_step: Callable[[], None]
+    ) -> Float[Tensor, " _"]:
+        """Take a step with each group of bags, and return the losses.
+
+        Args:
+            groups: Positions of bags in the training set, a group a step.
+            on_step: Called before each step; what it raises ends the epoch.
+        """
+        adam = self._adam or self._prepare(groups[0])
+        self._halves.refresh()
+        plans = [self._plan(group) for group in groups]
+        device = self.matrix.device
+        flat = torch.tensor([number for plan in plans for number in plan.numbers])
+        sent = flat.pin_memory().to(device, non_blocking=True)
+        losses = torch.empty(len(groups), device=device)
+        start = 0
+        for number, plan in enumerate(plans):
+            on_step()
+            end = start + len(plan.numbers)
+            self._step(adam, plan, sent[start:end], losses[number])
+            start = end
+        return losses
+
+    def _step(self, adam: AdamStep, plan: "_Plan", numbers: Tensor, loss: Tensor) -> None:
+        key = plan.num_bags, plan.num_rows
+        found = self._recordings.get(key)
+        if found is None:
+            found = self._recordings[key] = self._record(adam, plan, numbers)
+        found.plan.copy_(numbers)
+        found.graph.replay()
+        loss.copy_(found.loss)
+
+    def _plan(self, group: Sequence[int]) -> "_Plan":
+        sizes = [self._sizes[i] for i in group]
+        return _Plan.of(sizes, [self._starts[i] for i in group], [self._labels[i] for i in group])
+
+    def _prepare(self, group: Sequence[int]) -> AdamStep:
+        """Make the optimiser ready: its state must exist before a step is recorded."""
+        optimiser, device = self.steps.optimiser, self.matrix.device
+        for part in optimiser.param_groups:
+            part["capturable"] = True
+            part["lr"] = torch.as_tensor(float(part["lr"]), device=device)
+        state = TrainingState(self.steps)
+        plan = self._plan(group)
+        with self._aside():
+            self._compute(plan, torch.tensor(plan.numbers, device=device))
+            self.steps.step()
+        state.restore()
+        if not isinstance(optimiser, (torch.optim.Adam, torch.optim.AdamW)):
+            raise TypeError(f"Expected Adam or AdamW, but got {type(optimiser).__name__}.")
+        clip = self.steps.settings.gradient_clip
+        self._adam = AdamStep(optimiser, clip, self._halves.by_parameter)
+        return self._adam
+
+    def _record(self, adam: AdamStep, plan: "_Plan", numbers: Tensor) -> _Recording:
+        static, table = numbers.clone(), adam.table()
+        with self._aside(), self._halves.in_use():
+            # Kernels are compiled at their first call, which cannot be recorded. A table of
+            # zeros moves no weights.
+            self._compute(plan, static)
+            adam.launch(table)
+        adam.forget_gradients()  # those of each recording are its own
+        graph = torch.cuda.CUDAGraph()
+        with (
+            self._halves.in_use(),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
+            loss = self._compute(plan, static)
+            adam.launch(table)
+        adam.fill(table)
+        adam.forget_gradients()
+        return _Recording(graph, static, table, loss)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Compute on a stream of its own, and leave the epoch's random numbers as they are."""
+        device = self.matrix.device
+        aside = torch.cuda.Stream(device)
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.random.fork_rng([device]), torch.cuda.stream(aside):
+            yield
+        torch.cuda.current_stream(device).wait_stream(aside)
+
+    def _compute(self, plan: "_Plan", numbers: Tensor) -> Float[Tensor, ""]:
+        model, settings = self.steps.model, self.steps.settings
+        bounds, starts, labels = numbers.split(
+            [plan.num_bags + 2, plan.num_bags + 1, plan.num_bags]
+        )
+        segments = Segments(plan.offsets, bounds)
+        standardise = model.standardise
+        features = take_rows(
+            self.matrix,
+            starts,
+            segments,
+            standardise.mean,
+            standardise.scale,
+            standardise.limit,
+            torch.bfloat16 if settings.precision == "bf16" else torch.float32,
+        )
+        batch = BagBatch(
+            features,
+            plan.offsets,
+            labels,
+            slide_ids=("",) * (plan.num_bags + 1),
+            bounds=bounds,
+        )
+        with standardise.done_before():
+            _, loss = self.steps.forward(batch)
+        self.steps.backward(loss)
+        return loss.total.detach()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which rows a step takes.
+
+    Args:
+        num_bags: Bags of the step, without the one that fills it up.
+        offsets: First row of each bag, that one included, and the end of it.
+        numbers: Offsets, first rows in the resident features, and labels: what is sent.
+    """
+
+    num_bags: int
+    offsets: Tensor
+    numbers: list[int]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step, filled up."""
+        return self.numbers[self.num_bags + 1]
+
+    @staticmethod
+    def of(sizes: Sequence[int], starts: Sequence[int], labels: Sequence[int]) -> "_Plan":
+        """Plan a step of bags of some sizes, which start at some rows."""
+        ends = list(accumulate(sizes))
+        offsets = [0, *ends, filled_rows(ends[-1])]
+        return _Plan(len(sizes), torch.tensor(offsets), [*offsets, *starts, 0, *labels])
+
+
+class TrainingState:
+    """Weights and the optimiser's state, as they were.
+
+    Args:
+        steps: The model and its optimiser.
+    """
+
+    def __init__(self, steps: OptimiserSteps) -> None:
+        self.steps = steps
+        self._values = [(tensor, tensor.detach().clone()) for tensor in self._tensors()]
+
+    def restore(self) -> None:
+        """Put everything back; state that did not exist becomes zero, as it begins."""
+        with torch.no_grad():
+            known = {id(tensor) for tensor, _ in self._values}
+            for tensor in self._tensors():
+                if id(tensor) not in known:
+                    tensor.zero_()
+            for tensor, value in self._values:
+                tensor.copy_(value)
+
+    def _tensors(self) -> list[Tensor]:
+        model, optimiser = self.steps.model, self.steps.optimiser
+        state = [v for part in optimiser.state.values() for v in part.values()]
+        return [*model.parameters(), *model.buffers(), *(v for v in state if isinstance(v, Tensor))]

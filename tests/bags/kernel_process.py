@@ -1,0 +1,81 @@
+"""Triton kernels run in a process of their own.
+
+Triton decides when it is imported whether it compiles or interprets. On a machine with a GPU the
+process compiles, and the tests check what the GPU computes; elsewhere it interprets, on the CPU.
+"""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_kernels(function, cases, folder):
+    """Call a function of a test module, by name ('module:function'), once for each case.
+
+    Args:
+        function: It takes the tensors of a case, and gives tensors back.
+        cases: Arguments by the case's name.
+        folder: Where they and the results are handed over.
+
+    Returns:
+        What the function gave, by the case's name, in the main memory.
+    """
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed: the kernels cannot be run")
+    given, found = folder / "cases.pt", folder / "results.pt"
+    torch.save(cases, given)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment.pop("TRITON_INTERPRET", None)
+    if not torch.cuda.is_available():
+        environment["TRITON_INTERPRET"] = "1"
+    arguments = [sys.executable, "-m", __name__, function, str(given), str(found)]
+    done = subprocess.run(arguments, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return torch.load(found)
+
+
+def _mend_interpreter():
+    """Let the interpreter take bounds of loops from memory under every NumPy.
+
+    It keeps a number as an array of one entry, which NumPy no longer turns into an integer.
+    """
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+def _moved(value, device):
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, (tuple, list)):
+        return tuple(_moved(v, device) for v in value)
+    return value
+
+
+def _main(function, given, found):
+    device = "cpu" if os.environ.get("TRITON_INTERPRET") else "cuda"
+    if device == "cpu":
+        _mend_interpreter()
+    module, name = function.split(":")
+    call = getattr(import_module(module), name)
+    cases = torch.load(given)
+    results = {name: _moved(call(*_moved(case, device)), "cpu") for name, case in cases.items()}
+    torch.save(results, found)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
