@@ -16,7 +16,7 @@ __all__ = ["by_chunks", "chunk_bounds", "recomputed"]
 
 Result = TypeVar("Result")
 
-ROWS = {"cpu": 2**14, "cuda": 2**18}
+ROWS = {"cpu": 2**14, "cuda": 2**19}
 """Rows of a chunk where no gradient is asked for: enough to keep the device busy."""
 
 RECOMPUTED_ROWS = 2**18

@@ -32,7 +32,7 @@ def run_kernels(function, cases, folder):
         pytest.skip("Triton is not installed: the kernels cannot be run")
     given, found = folder / "cases.pt", folder / "results.pt"
     torch.save(cases, given)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     environment.pop("TRITON_INTERPRET", None)
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"

@@ -95,7 +95,7 @@ def test_a_prediction_depends_neither_on_batch_nor_on_order(monkeypatch, samplin
     model = model_of(sampling=sampling)
     bags = bags_of(8)
     expected = {p.slide_id: p for bag in bags for p in predict(model, [bag]).predictions}
-    monkeypatch.setattr(predictor, "MAX_INSTANCES", most)
+    monkeypatch.setattr(predictor, "MAX_INSTANCES", {"cpu": most})
     torch.manual_seed(7)
     for order in (bags, bags[::-1], bags[3:6]):
         found = predict(model, order)
@@ -112,11 +112,10 @@ def test_a_prediction_depends_neither_on_batch_nor_on_order(monkeypatch, samplin
             )
 
 
-def test_batches_hold_no_more_instances_than_allowed(monkeypatch):
-    monkeypatch.setattr(predictor, "MAX_INSTANCES", 5)
+def test_batches_hold_no_more_instances_than_allowed():
     # Sizes 1 2 3 4 1 2, then one larger than the limit.
     bags = [*bags_of(6), Bag(torch.zeros(9, 3), "large"), Bag(torch.zeros(1, 3), "last")]
-    groups = [[bag.num_instances for bag in group] for group in predictor._groups(bags)]
+    groups = [[bag.num_instances for bag in group] for group in predictor._groups(bags, 5)]
     assert groups == [[1, 2], [3], [4, 1], [2], [9], [1]]
 
 

@@ -3,14 +3,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sgpmil.bags.segments import Segments
 from sgpmil.gp.noise import FreshNoise, RepeatableNoise, ZeroNoise
 
 SOURCES = [FreshNoise(), RepeatableNoise(1), ZeroNoise()]
 LIKE = torch.zeros(1)
 
 
-def offsets_of(sizes):
-    return torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()])
+def segments_of(sizes):
+    return Segments.of(torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -18,7 +19,7 @@ def offsets_of(sizes):
 def test_shape_and_dtype(source, dtype):
     like = torch.zeros(1, dtype=dtype)
     draws = [
-        (source.per_instance(3, torch.tensor([0, 2, 7]), like), (3, 7)),
+        (source.per_instance(3, Segments.of(torch.tensor([0, 2, 7])), like), (3, 7)),
         (source.per_bag(3, 2, like), (3, 2)),
         (source.per_function(3, 5, like), (3, 5)),
     ]
@@ -31,7 +32,7 @@ def test_shape_and_dtype(source, dtype):
 def test_draws_are_standard_normal(source):
     torch.manual_seed(0)
     draws = {
-        "instance": source.per_instance(200, torch.tensor([0, 200]), LIKE),
+        "instance": source.per_instance(200, Segments.of(torch.tensor([0, 200])), LIKE),
         "function": source.per_function(200, 200, LIKE),
         "bag": source.per_bag(40_000, 1, LIKE),
     }
@@ -59,16 +60,16 @@ def test_repeatable_noise_is_the_same_at_each_call_and_leaves_the_global_seed():
     torch.manual_seed(5)
     before = torch.get_rng_state()
     source = RepeatableNoise(3)
-    offsets = torch.tensor([0, 4, 9])
+    segments = Segments.of(torch.tensor([0, 4, 9]))
     assert torch.equal(
-        source.per_instance(6, offsets, LIKE), RepeatableNoise(3).per_instance(6, offsets, LIKE)
+        source.per_instance(6, segments, LIKE), RepeatableNoise(3).per_instance(6, segments, LIKE)
     )
     assert torch.equal(source.per_bag(6, 2, LIKE), source.per_bag(6, 2, LIKE))
     assert torch.equal(source.per_function(6, 2, LIKE), source.per_function(6, 2, LIKE))
     assert torch.equal(torch.get_rng_state(), before)
     other = RepeatableNoise(4)
     assert not torch.equal(
-        source.per_instance(6, offsets, LIKE), other.per_instance(6, offsets, LIKE)
+        source.per_instance(6, segments, LIKE), other.per_instance(6, segments, LIKE)
     )
 
 
@@ -81,20 +82,20 @@ def test_repeatable_noise_is_the_same_at_each_call_and_leaves_the_global_seed():
 def test_a_bag_gets_the_same_draws_in_any_batch(sizes, num_samples, dtype):
     like = torch.zeros(1, dtype=dtype)
     source = RepeatableNoise(2)
-    packed = source.per_instance(num_samples, offsets_of(sizes), like)
+    packed = source.per_instance(num_samples, segments_of(sizes), like)
     for size, part in zip(sizes, packed.split(sizes, dim=1), strict=True):
-        assert torch.equal(part, source.per_instance(num_samples, offsets_of([size]), like))
+        assert torch.equal(part, source.per_instance(num_samples, segments_of([size]), like))
     per_bag = source.per_bag(num_samples, len(sizes), like)
     assert torch.equal(per_bag, source.per_bag(num_samples, 1, like).expand_as(per_bag))
 
 
 def test_instances_of_a_bag_get_different_draws():
-    draws = RepeatableNoise(0).per_instance(1, torch.tensor([0, 500]), LIKE)
+    draws = RepeatableNoise(0).per_instance(1, Segments.of(torch.tensor([0, 500])), LIKE)
     assert len(draws.unique()) == 500
 
 
 def test_zero_noise_is_zero():
     source = ZeroNoise()
-    assert not source.per_instance(2, torch.tensor([0, 3]), LIKE).any()
+    assert not source.per_instance(2, Segments.of(torch.tensor([0, 3])), LIKE).any()
     assert not source.per_bag(2, 3, LIKE).any()
     assert not source.per_function(2, 3, LIKE).any()

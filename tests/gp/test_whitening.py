@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from sgpmil.errors import TrainingError
+from sgpmil.gp import whitening
 from sgpmil.gp.cholesky import _without_waiting, jittered_cholesky
 from sgpmil.gp.whitening import inverse_factor
+from tests.bags.kernel_process import run_kernels
 
 
 def root(size, seed=0):
@@ -54,3 +56,120 @@ def test_all_jitters_at_once_give_what_one_after_another_do(smallest):
 def test_none_that_will_do_is_nan(worst):
     covariance = torch.diag(torch.tensor([1.0, worst])).double()
     assert _without_waiting(covariance, torch.eye(2).double(), 1e-4).isnan().all()
+
+
+def test_result_in_another_dtype_is_the_exact_one_rounded():
+    covariance = (root(5) @ root(5).T).float().requires_grad_()
+    exact = inverse_factor(covariance, 1e-3)
+    single = inverse_factor(covariance, 1e-3, torch.float32)
+    assert torch.equal(single, exact.float())
+    weights = root(5, seed=1).float()
+    (found,) = torch.autograd.grad(single, covariance, weights)
+    (expected,) = torch.autograd.grad(exact, covariance, weights.double())
+    assert torch.equal(found, expected)
+
+
+# The kernels: (covariance, jitter, upstream gradient).
+
+
+def rbf(inputs):
+    return (-0.5 * torch.cdist(inputs, inputs).square()).exp()
+
+
+def near_duplicates(size, dtype=torch.float64):
+    # Points in pairs a millionth apart: without jitter the condition number exceeds 1e12.
+    inputs = root(size)[:, :2]
+    inputs[size // 2 :] = inputs[: size - size // 2] + 1e-6 * root(size, seed=2)[: -(size // 2), :2]
+    return (100 * rbf(inputs)).to(dtype)
+
+
+def covariances():
+    cases = {f"of {size}": (root(size) @ root(size).T, 1e-3) for size in (1, 2, 5, 16, 17, 33)}
+    cases["of 80"] = (rbf(root(80)[:, :3]), 1e-4)
+    cases["of 80, single precision"] = (rbf(root(80)[:, :3].float()), 1e-4)
+    cases["near-duplicates"] = (near_duplicates(30), 1e-2)
+    cases["near-duplicates, single precision"] = (near_duplicates(30, torch.float32), 1e-2)
+    cases["half precision"] = (torch.eye(5).half() + 1, 1e-3)
+    cases["more than float32 could tell apart"] = (torch.ones(3, 3), 1e-8)
+    cases["huge"] = (1e200 * (torch.eye(3).double() + 1), 1e-4)
+    cases["tiny"] = (1e-200 * (torch.eye(3).double() + 1), 1e-204)
+    for number, smallest in enumerate([0.5e-4, -0.5e-3, -0.05]):  # the jitter must rise
+        cases[f"jitter raised {number}"] = (torch.diag(torch.tensor([1, 2, smallest])), 1e-4)
+    # It fails in the second block of rows, when the first is written already.
+    late = root(20) @ root(20).T
+    late[18, 18] -= 1e-2 + 1 / torch.linalg.inv(late)[18, 18]
+    cases["jitter raised late"] = (late, 1e-3)
+    above = root(4) @ root(4).T + torch.triu(torch.full((4, 4), torch.nan), 1).double()
+    cases["nothing above the diagonal"] = (above, 1e-3)
+    return {
+        name: (covariance, jitter, root(len(covariance), seed=1))
+        for name, (covariance, jitter) in cases.items()
+    }
+
+
+def none_that_will_do():
+    cases = {"far from definite": torch.diag(torch.tensor([1.0, -0.11]))}
+    for size, position in [(3, (0, 0)), (3, (2, 2)), (17, (16, 3))]:
+        cases[f"NaN at {position}"] = torch.eye(size).double()
+        cases[f"NaN at {position}"][position] = torch.nan
+    return {name: (covariance, 1e-4, None) for name, covariance in cases.items()}
+
+
+def on_kernels(covariance, jitter, gradient):
+    whitening._on_kernels = lambda _: True
+    covariance.requires_grad_()
+    inverse = inverse_factor(covariance, jitter)
+    own = inverse_factor(covariance, jitter, covariance.dtype)
+    if gradient is None:
+        return inverse.detach(), own.detach()
+    of_inverse = torch.autograd.grad(inverse, covariance, gradient, retain_graph=True)
+    # In the dtype of the covariance; and laid out otherwise, as that of a transpose or a sum is.
+    of_own = torch.autograd.grad(own, covariance, gradient.to(own.dtype).T.contiguous().T)
+    of_sum = torch.autograd.grad(inverse.sum(), covariance)
+    of_transpose = inverse_factor(covariance.detach().T.contiguous().T, jitter)
+    return inverse.detach(), own.detach(), *of_inverse, *of_own, *of_sum, of_transpose
+
+
+@pytest.fixture(scope="module")
+def found_by_kernels(tmp_path_factory):
+    cases = covariances() | none_that_will_do()
+    folder = tmp_path_factory.mktemp("inverses")
+    return run_kernels("tests.gp.test_whitening:on_kernels", cases, folder)
+
+
+def relative_error(found, expected):
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("name", covariances())
+def test_kernels_give_inverse_and_gradient_of_torchs_factor(found_by_kernels, name):
+    covariance, jitter, gradient = covariances()[name]
+    exact = covariance.double().requires_grad_()
+    identity = torch.eye(len(exact)).double()
+    shifted = [exact + jitter * 10**attempt * identity for attempt in range(4)]
+    matrix = next(m for m in shifted if not torch.linalg.cholesky_ex(m).info)
+    expected = torch.linalg.inv(torch.linalg.cholesky(matrix))
+    # No algorithm can be more precise than the conditioning allows.
+    lower = matrix.detach().tril()
+    tolerance = 1e-14 * max(1e2, float(torch.linalg.cond(lower + lower.tril(-1).mT)))
+    inverse, own, of_inverse, of_own, of_sum, of_transpose = found_by_kernels[name]
+    assert inverse.dtype == torch.float64
+    assert torch.equal(inverse, inverse.tril())
+    assert relative_error(inverse, expected.detach()) < tolerance
+    assert own.dtype == covariance.dtype
+    assert torch.equal(own, inverse.to(own.dtype))
+    assert torch.equal(of_transpose, inverse)
+    (by_torch,) = torch.autograd.grad(expected, exact, gradient, retain_graph=True)
+    (sum_by_torch,) = torch.autograd.grad(expected.sum(), exact)
+    rounding = torch.finfo(covariance.dtype).eps
+    assert of_inverse.dtype == covariance.dtype
+    assert relative_error(of_inverse, by_torch) < max(tolerance, rounding)
+    # What comes in is rounded, too.
+    assert relative_error(of_own, by_torch) < max(tolerance, 1e2 * rounding)
+    assert relative_error(of_sum, sum_by_torch) < max(tolerance, rounding)
+
+
+@pytest.mark.parametrize("name", none_that_will_do())
+def test_kernels_give_nan_where_no_jitter_will_do(found_by_kernels, name):
+    for found in found_by_kernels[name]:
+        assert found.isnan().all()

@@ -56,8 +56,8 @@ class RecordedNoise(RepeatableNoise):
         self.functions = super().per_function(num_samples, num_inducing, like)
         return self.functions
 
-    def per_instance(self, num_samples, offsets, like):
-        self.instances = super().per_instance(num_samples, offsets, like)
+    def per_instance(self, num_samples, segments, like):
+        self.instances = super().per_instance(num_samples, segments, like)
         return self.instances
 
 

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ import torchmil.nn.utils as torchmil_utils
 from torch import nn
 
 from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models import build_model
-from sgpmil.models.clam import CLAMSettings, smooth_top1_svm
+from sgpmil.models.clam import CLAMSettings, extreme_instances, smooth_top1_svm
 
 from .small import IN_DIM, random_bags, small_model
 
@@ -187,9 +189,9 @@ def test_no_instance_is_both_positive_and_negative():
     batch = BagBatch.pack([bag])
     found = model.loss(model(batch), torch.tensor([0]), num_bags=1).terms["instance"] / 0.3
     scores = model.instance_classifiers(model.mlp(bag.features))[:, :2]
-    expected = smooth_top1_svm(scores, torch.tensor([1, 1, 1, 0, 0, 0]))
+    expected = smooth_top1_svm(scores, torch.tensor([1, 1, 1, 0, 0, 0])).mean()
     assert torch.allclose(found, expected, atol=1e-6)
-    same = smooth_top1_svm(scores[[0, 1, 2, 0, 1, 2]], torch.tensor([1, 1, 1, 0, 0, 0]))
+    same = smooth_top1_svm(scores[[0, 1, 2] * 2], torch.tensor([1, 1, 1, 0, 0, 0])).mean()
     assert not torch.allclose(same, expected, atol=1e-3)
 
 
@@ -225,7 +227,7 @@ def test_smooth_svm_is_the_formula():
         math.log(sum(math.exp(s[j] + (j != t) - s[t]) for j in range(3)))
         for s, t in zip(scores.tolist(), targets.tolist(), strict=True)
     ]
-    assert smooth_top1_svm(scores, targets).item() == pytest.approx(sum(rows) / 40, rel=1e-12)
+    assert smooth_top1_svm(scores, targets).tolist() == pytest.approx(rows, rel=1e-12)
 
 
 def test_smooth_svm_is_a_hinge_far_from_the_margin():
@@ -331,3 +333,67 @@ def test_impossible_settings(settings, message):
 def test_unknown_branches():
     with pytest.raises(SettingsError, match="branches to be one of single, per_class"):
         build_model("clam-sb", in_dim=3, num_classes=2, branches="two")
+
+
+def looped_instance_loss(model, output, batch):
+    """The instance loss of packed bags, bag by bag and class by class."""
+    settings = model.settings
+    scores = output.extras["instance_scores"].unflatten(1, (model.num_classes, 2))
+    ranking = output.extras["attention_logits"].expand(model.num_classes, -1)
+    bounds = itertools.pairwise(batch.offsets.tolist())
+    terms = [scores[:0].sum()]
+    for label, (start, end) in zip(batch.labels.tolist(), bounds, strict=True):
+        k = min(settings.instances_per_side, (end - start) // 2)
+        for c in range(model.num_classes) if settings.subtyping else (label,):
+            order = start + ranking[c, start:end].argsort(descending=True, stable=True)
+            chosen = torch.cat([order[:k], order[len(order) - k :]]) if c == label else order[:k]
+            targets = torch.zeros_like(chosen)
+            if c == label:
+                targets[:k] = 1
+            if k > 0:
+                margin = 1 - F.one_hot(targets, 2)
+                terms.append(F.cross_entropy(scores[chosen, c] + margin, targets))
+    share = model.num_classes if settings.subtyping else 1
+    return torch.stack(terms).sum() / (share * len(batch.labels))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("subtyping", [False, True])
+@BOTH
+def test_instance_loss_and_its_gradients_are_those_of_a_loop_over_bags(name, subtyping, ties):
+    model = small_model(name, num_classes=3, subtyping=subtyping, dtype=torch.float64)
+    with torch.no_grad():  # so that some are on the wrong side by far
+        model.instance_classifiers.weight.mul_(20)
+    if ties:  # the features of an instance, and so its attention, occur several times
+        bags = [
+            replace(bag, features=bag.features[torch.arange(bag.num_instances) // 3])
+            for bag in random_bags((7, 1, 30, 5, 6, 2, 40), num_classes=3, dtype=torch.float64)
+        ]
+    else:
+        bags = random_bags((7, 1, 30, 5, 6, 2, 40), num_classes=3, dtype=torch.float64)
+    batch = BagBatch.pack(bags)
+    output = model(batch)
+    found = model._instance_loss(output, batch.labels)
+    expected = looped_instance_loss(model, output, batch)
+    assert expected > 0.1
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    parameters = [*model.mlp.parameters(), *model.instance_classifiers.parameters()]
+    gradients = (
+        torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (found, expected)
+    )
+    for ours, theirs in zip(*gradients, strict=True):
+        assert theirs.abs().max() > 1e-3
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def test_extremes_are_those_of_a_sorted_list_with_ties_and_huge_values():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(-2, 3, (2, 31), generator=generator).double()
+    values[:, ::7] *= 1e300
+    bounds = [0, 9, 10, 14, 31]
+    most, least = extreme_instances(values, Segments.of(torch.tensor(bounds)), 4)
+    for r, (b, (start, end)) in itertools.product(range(2), enumerate(itertools.pairwise(bounds))):
+        ranked = sorted(range(start, end), key=lambda i, v=values[r]: -v[i].item())
+        k = min(4, end - start)
+        assert most[r, b, :k].tolist() == ranked[:k]
+        assert least[r, b, :k].tolist() == ranked[::-1][:k]

@@ -24,8 +24,9 @@ def test_score_is_the_class_tokens_attention_averaged_over_heads():
     bag = random_bags((7,), dtype=torch.float64)[0]
     seen = {}
     model.cross_attention.register_forward_pre_hook(
-        lambda _, inputs: seen.update(tokens=inputs[0], instances=inputs[1])
+        lambda _, inputs: seen.update(instances=inputs[1])
     )
+    model.token_norm.register_forward_hook(lambda *call: seen.update(tokens=call[-1]))
     output = model(BagBatch.pack([bag]))
     weights, biases = model.cross_attention.in_proj_weight, model.cross_attention.in_proj_bias
     query = seen["tokens"] @ weights[:8].T + biases[:8]

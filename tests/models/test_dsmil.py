@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import torchmil.models
 
 from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models import build_model
 from sgpmil.models.dsmil import DSMILSettings, critical_instances
@@ -148,17 +149,33 @@ def test_probabilities_of_sigmoids_are_the_normalised_and_not_twice_as_sure():
 def test_critical_instances_are_of_their_own_bag():
     logits = torch.randn(33, 3, generator=torch.Generator().manual_seed(0))
     offsets = torch.tensor([0, 5, 6, 25, 33])
-    critical = critical_instances(logits, offsets)
+    critical = critical_instances(logits, Segments.of(offsets))
     for b, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
         for c in range(3):
             assert logits[critical[b, c], c] == max(logits[start:end, c])
             assert start <= critical[b, c] < end
 
 
+@pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan])
+def test_critical_instances_are_those_of_a_loop_over_bags(odd):
+    """Of equal logits the first, also where they are infinite; a NaN is the largest."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(3, (33, 3), generator=generator).float()
+    logits[torch.rand(33, 3, generator=generator) < 0.2] = odd
+    logits[5] = -torch.inf  # all that a bag has
+    offsets = torch.tensor([0, 5, 6, 25, 33])
+    expected = [
+        (start + logits[start:end].argmax(0)).tolist()
+        for start, end in itertools.pairwise(offsets.tolist())
+    ]
+    assert critical_instances(logits, Segments.of(offsets)).tolist() == expected
+
+
 def test_gradient_flows_through_the_critical_instances_query():
     model = small_model("dsmil", dtype=torch.float64, standardise=False)
     features = random_bags((7,), dtype=torch.float64)[0].features
-    i = int(critical_instances(model.instance_classifier(features), torch.tensor([0, 7]))[0, 0])
+    whole = Segments.of(torch.tensor([0, 7]))
+    i = int(critical_instances(model.instance_classifier(features), whole)[0, 0])
     bag = features.clone().requires_grad_()
     model(BagBatch.pack([Bag(bag, "a")])).extras["bag_logits"][0, 0].backward()
     step = 1e-6 * torch.randn(IN_DIM, generator=torch.Generator().manual_seed(0)).double()

@@ -157,3 +157,12 @@ def test_the_divergence_has_the_gradient_of_central_differences(num_outputs):
 
     posterior.forward = posterior.kl
     assert torch.autograd.gradcheck(kl, posterior.factor.detach().clone().requires_grad_())
+
+
+def test_a_factor_that_ran_away_gives_nan_and_no_number():
+    """Of one output alone: where the factorisation stops, what is left has no meaning."""
+    posterior = posterior_away_from_its_start("full")
+    for wrong in (torch.nan, 1e200):
+        with torch.no_grad():
+            posterior.factor[0, 1, 1] = wrong
+        assert posterior.kl().isnan()

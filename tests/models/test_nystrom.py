@@ -4,9 +4,10 @@ import pytest
 import torch
 from torchmil.nn.attention import NystromAttention as TorchmilAttention
 
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
+from sgpmil.models.attention_matrix import ExactMatrix, NystromMatrix
 from sgpmil.models.nystrom import (
-    ExactMatrix,
     NystromAttention,
     NystromSettings,
     PreNormAttention,
@@ -24,6 +25,17 @@ def attention(seed=0, settings=SETTINGS, dtype=torch.float64):
 
 def tokens(n, seed=1, dtype=torch.float64):
     return torch.randn(n, 8, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def attend(layer, x):
+    """Call the layer on one sequence."""
+    result, (matrix,) = layer(x, Segments.of(torch.tensor([0, len(x)])))
+    return result, matrix
+
+
+def exact_matrix(layer, x):
+    (matrix,) = layer.exact_matrices(x, Segments.of(torch.tensor([0, len(x)])))
+    return matrix
 
 
 def by_hand(layer, x):
@@ -71,7 +83,7 @@ def by_hand(layer, x):
 def test_the_layer_and_its_matrix_are_those_computed_by_hand(n, settings):
     layer, x = attention(settings=settings), tokens(n)
     with torch.no_grad():
-        result, matrix = layer(x)
+        result, matrix = attend(layer, x)
         expected, matrices = by_hand(layer, x)
     assert torch.allclose(result, expected, atol=1e-12)
     mean = matrices.mean(0)
@@ -92,37 +104,32 @@ def test_same_weights_in_torchmil_give_the_same(n, settings):
         layer.conv.weight.zero_()
         layer.out.weight.copy_(torch.eye(8))
         layer.out.bias.zero_()
-        result, matrix = layer(x)
+        result, matrix = attend(layer, x)
         expected, weights = twin(x[None], return_att=True)
     assert torch.allclose(result, expected[0], atol=1e-5)
     assert torch.allclose(matrix.row(0), weights[0].mean(0)[0], atol=1e-5)
 
 
-def test_the_exact_matrix_is_softmax_attention_block_by_block(monkeypatch):
-    monkeypatch.setattr("sgpmil.models.nystrom._ROWS", 3)
+def test_the_exact_matrix_is_that_of_the_scaled_queries_and_keys():
     layer, x = attention(), tokens(10)
-    matrix = layer.exact_matrix(x)
+    matrix = exact_matrix(layer, x)
     q, k, _ = (x @ layer.qkv.weight.T).split(8, dim=1)
     heads = [((q[:, part] / 2) @ k[:, part].T).softmax(-1) for part in (slice(0, 4), slice(4, 8))]
-    mean = torch.stack(heads).mean(0)
-    vector = torch.randn(10, dtype=torch.float64)
     assert isinstance(matrix, ExactMatrix)
-    assert torch.allclose(matrix.row(2), mean[2])
-    assert torch.allclose(matrix.row_sums(), mean.sum(1))
-    assert torch.allclose(matrix.left_product(vector), vector @ mean)
+    assert torch.allclose(matrix.row(2), torch.stack(heads).mean(0)[2])
 
 
 @pytest.mark.parametrize("n", [1, 3, 6])
 def test_no_more_tokens_than_landmarks_give_exact_attention(n):
     layer, x = attention(settings=replace(SETTINGS, num_landmarks=6)), 3 * tokens(n)
-    result, matrix = layer(x)
-    assert torch.equal(matrix.row(0), layer.exact_matrix(x).row(0))
+    result, matrix = attend(layer, x)
+    assert torch.equal(matrix.row(0), exact_matrix(layer, x).row(0))
     q, k, v = (x @ layer.qkv.weight.T).split(8, dim=1)
     parts = (slice(0, 4), slice(4, 8))
     attended = torch.cat([((q[:, p] / 2) @ k[:, p].T).softmax(-1) @ v[:, p] for p in parts], dim=1)
     with torch.no_grad():
         layer.conv.weight.zero_()
-        assert torch.allclose(layer(x)[0], layer.out(attended))
+        assert torch.allclose(attend(layer, x)[0], layer.out(attended))
     assert result.isfinite().all()
 
 
@@ -130,11 +137,12 @@ def test_exact_attention_is_what_the_factors_give():
     """With as many landmarks as tokens and the iteration run to its end."""
     settings = replace(PADDED, num_landmarks=6, pinv_iterations=40)
     layer, x = attention(settings=settings), 3 * tokens(6)
-    factors = layer(x)[1]
+    factors = attend(layer, x)[1]
     layer.zero_padding = False
-    query_marks = layer._landmarks(layer._heads(x)[0])
-    assert torch.allclose(query_marks, layer._heads(x)[0])
-    assert torch.allclose(factors.row(0), layer(x)[1].row(0), atol=1e-6)
+    exact = attend(layer, x)[1]
+    assert isinstance(factors, NystromMatrix)
+    assert isinstance(exact, ExactMatrix)
+    assert torch.allclose(factors.row(0), exact.row(0), atol=1e-6)
 
 
 def test_pinv_converges_to_the_pseudo_inverse():
@@ -162,20 +170,52 @@ def test_residual_and_norm():
     torch.manual_seed(0)
     layer = PreNormAttention(SETTINGS).double().eval()
     x = tokens(7)
-    result, _ = layer(x)
-    change, _ = layer.attention(torch.nn.functional.layer_norm(x, (8,)))
+    result, _ = attend(layer, x)
+    change, _ = attend(layer.attention, torch.nn.functional.layer_norm(x, (8,)))
     assert torch.allclose(result, x + change)
 
 
 def test_the_matrix_carries_no_gradient():
     layer = attention()
-    result, matrix = layer(tokens(6).requires_grad_())
+    result, matrix = attend(layer, tokens(6).requires_grad_())
     assert result.requires_grad
     assert not any(t.requires_grad for t in (matrix.left, matrix.inverse, matrix.right))
-    _, exact = layer(tokens(3).requires_grad_())
+    _, exact = attend(layer, tokens(3).requires_grad_())
     assert not exact.row(0).requires_grad
 
 
 def test_heads_must_divide_the_width():
     with pytest.raises(SettingsError, match=r"Expected hidden_dim to be a multiple .* 8 and 3\."):
         NystromSettings(hidden_dim=8, num_heads=3)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, PADDED])
+def test_sequences_end_to_end_attend_as_each_does_alone(settings):
+    """Shorter than the landmarks, as long, and longer, in any order, and their gradients."""
+    layer = attention(settings=settings)
+    sizes = (9, 1, 4, 17, 3, 8)
+    x = tokens(sum(sizes)).requires_grad_()
+    parameters = (x, *layer.parameters())
+    together, matrices = layer(x, Segments.of(torch.tensor([0, *sizes]).cumsum(0)))
+    alone = [attend(layer, part) for part in x.split(sizes)]
+    separate = torch.cat([result for result, _ in alone])
+    assert torch.allclose(together, separate, atol=1e-12)
+    for n, matrix, (_, expected) in zip(sizes, matrices, alone, strict=True):
+        assert type(matrix) is type(expected)
+        vector = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        assert torch.allclose(matrix.row(n - 1), expected.row(n - 1), atol=1e-12)
+        assert torch.allclose(matrix.left_product(vector), expected.left_product(vector))
+    weight = tokens(len(x), seed=2)
+    gradients = (torch.autograd.grad((y * weight).sum(), parameters) for y in (together, separate))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert theirs.abs().max() > 1e-3
+        assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+def test_pinv_starts_each_sequence_from_its_own_maxima():
+    """Otherwise what is found for a sequence would depend on the others of its batch."""
+    a = torch.randn(3, 2, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a = a * torch.tensor([1.0, 1e3, 1e-3], dtype=torch.float64).view(3, 1, 1, 1)
+    together = iterated_pinv(a, 2)
+    for one, expected in zip(together, a, strict=True):
+        assert torch.allclose(one, iterated_pinv(expected, 2), rtol=1e-12)

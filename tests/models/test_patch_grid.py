@@ -1,3 +1,4 @@
+import itertools
 import time
 
 import pytest
@@ -184,3 +185,32 @@ def test_pieces_of_tissue_with_grids_of_their_own_do_not_hide_the_pitch():
     assert pitch.tolist() == [448]
     smoothed = smooth(torch.ones(1, 72), grid_cells(coords, index, pitch), index)
     assert smoothed.max().item() == pytest.approx(1.0, abs=1e-5)  # inner patches: all neighbours
+
+
+def counted_pitch(coords, index, num_bags):
+    """The most frequent step of each bag, of several the smallest, counted in lists."""
+    pitch = []
+    for b in range(num_bags):
+        corners = coords[index == b].tolist()
+        steps = []
+        for along, across in ((0, 1), (1, 0)):
+            for line in {corner[across] for corner in corners}:
+                places = sorted(corner[along] for corner in corners if corner[across] == line)
+                steps += [end - start for start, end in itertools.pairwise(places) if end > start]
+        most = max((steps.count(step) for step in steps), default=0)
+        frequent = [step for step in steps if steps.count(step) == most]
+        pitch.append(min(frequent, default=2**31 - 1))
+    return pitch
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pitch_is_that_of_counting(seed):
+    """With ties of steps, patches on top of each other, lone patches and bags without any step."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.tensor([0] * 25 + [1] + [2] * 40 + [3] * 2 + [4] * 12)
+    coords = 7 * torch.randint(0, 9, (80, 2), generator=generator)
+    coords[-12:] = coords[-1]
+    coords[66:68] = torch.tensor([[0, 0], [5, 5]])
+    found = grid_pitch(coords, index, 5)
+    assert found.tolist() == counted_pitch(coords, index, 5)
+    assert found[3] == found[4] == 2**31 - 1

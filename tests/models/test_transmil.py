@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sgpmil.bags.bag import Bag, BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.models import build_model
 from sgpmil.models.transmil import class_token_rollout
 
@@ -78,11 +79,12 @@ def test_score_is_the_rollout_with_the_later_layer_on_the_left(rollout, size, ze
     matrices = []
     for layer, tokens in zip((model.first, model.second), layer_inputs(model, bag), strict=True):
         n = len(tokens)
+        whole = Segments.of(torch.tensor([0, n]))
         with torch.no_grad():
-            found = (
-                layer.attention(tokens)[1]
+            (found,) = (
+                layer.attention(tokens, whole)[1]
                 if rollout == "nystrom"
-                else layer.attention.exact_matrix(tokens)
+                else layer.attention.exact_matrices(tokens, whole)
             )
         matrices.append(dense(found, n) + torch.eye(n, dtype=torch.float64))
     first, second = (m / m.sum(1, keepdim=True) for m in matrices)
@@ -145,7 +147,7 @@ def test_position_encoding_is_a_convolution_of_the_square_image():
     model = small_model("transmil", dtype=torch.float64)
     tokens = torch.randn(10, 8, dtype=torch.float64)
     with torch.no_grad():
-        result = model.position(tokens, 3)
+        result = model.position(tokens, [3])
         weights = sum(
             torch.nn.functional.pad(conv.weight, [(7 - conv.kernel_size[0]) // 2] * 4)
             for conv in model.position.convs

@@ -90,6 +90,26 @@ def test_without_settings_the_models_own_are_trained_with(monkeypatch, own_train
     assert seen == [own, replace(own, epochs=1, seed=3)]
 
 
+def test_more_bags_a_step_scale_the_models_own_rate_and_no_other(monkeypatch):
+    seen = []
+
+    def spy(data, **options):
+        seen.append(options["training"].learning_rate)
+        return fit(data, **options)
+
+    monkeypatch.setattr("sgpmil.training.classifier.fit", spy)
+    for rate, training in [
+        (None, None),
+        (None, {"learning_rate": 0.02}),
+        (0.03, {"learning_rate": 0.02}),
+        (None, quick(learning_rate=0.04)),
+    ]:
+        classifier(epochs=1, learning_rate=rate, bags_per_step=8, training=training).fit(
+            arrays(4), [0, 1, 0, 1]
+        )
+    assert seen == pytest.approx([8e-4, 0.02, 0.03, 0.04])
+
+
 def test_an_impossible_value_is_not_taken_for_one_not_given():
     with pytest.raises(SettingsError, match="epochs"):
         classifier(epochs=0).fit(arrays(4), [0, 1, 0, 1])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sgpmil.errors import SettingsError
+from sgpmil.experiments.recipe import load_recipe
 from sgpmil.models.registry import list_models
 from sgpmil.training.defaults import default_training, resolve_training
 from sgpmil.training.schedule import learning_rate
@@ -57,7 +58,7 @@ def test_the_default_is_what_is_published(name):
     assert found.accumulate_steps == ACCUMULATE.get(name, 1)
     assert found.gradient_clip == CLIP.get(name, 1.0)
     assert found.balanced_sampling == (name not in UNBALANCED)
-    assert found.precision == "32"
+    assert found.precision == "auto"
 
 
 def cosine(peak, floor, share):
@@ -149,3 +150,77 @@ def test_an_unknown_value_is_refused():
 def test_values_of_another_kind_are_refused(given, named):
     with pytest.raises(SettingsError, match=named):
         resolve_training("abmil", given)
+
+
+# More bags an optimiser step
+
+ROOT = 2**0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "rate"),
+    [
+        # Worked out by hand: own rate times the root of the ratio of bags.
+        ("sgpmil", {"bags_per_step": 2}, 4e-4),
+        ("sgpmil", {"bags_per_step": 8}, 8e-4),
+        ("sgpmil", {"bags_per_step": 32}, 16e-4),
+        ("sgpmil", {"bags_per_step": 1}, 4e-4 / ROOT),
+        ("abmil", {"bags_per_step": 16}, 20e-4),
+        ("mixmil", {"bags_per_step": 16}, 5e-4),
+        # What counts is the bags of an optimiser step, however they get there.
+        ("sgpmil", {"accumulate_steps": 4}, 8e-4),
+        ("sgpmil", {"bags_per_step": 1, "accumulate_steps": 2}, 4e-4),
+        ("transmil", {"accumulate_steps": 1}, 2e-4 / ROOT),
+        ("transmil", {"bags_per_step": 4}, 4e-4),
+        ("transmil", {"bags_per_step": 2, "accumulate_steps": 1}, 2e-4),
+        ("my-own", {"bags_per_step": 8}, 8e-4),
+    ],
+)
+def test_the_learning_rate_goes_with_the_root_of_the_bags(model, given, rate):
+    found = resolve_training(model, given)
+    assert found.learning_rate == pytest.approx(rate, rel=1e-12)
+    # And nothing else is changed.
+    assert found == replace(default_training(model), learning_rate=found.learning_rate, **given)
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_the_models_own_bags_leave_its_rate_alone_to_the_last_digit(model):
+    own = default_training(model)
+    given = {"bags_per_step": own.bags_per_step, "accumulate_steps": own.accumulate_steps}
+    assert resolve_training(model, given) == own
+
+
+@pytest.mark.parametrize("rate", [4e-4, 1e-3, 0.0])
+def test_a_rate_that_is_given_is_taken_as_it_is(rate):
+    found = resolve_training("sgpmil", {"bags_per_step": 32, "learning_rate": rate})
+    assert found == TrainingSettings(bags_per_step=32, learning_rate=rate)
+
+
+def test_all_of_a_training_is_taken_as_it_is():
+    whole = TrainingSettings(bags_per_step=32)
+    assert resolve_training("sgpmil", whole).learning_rate == 4e-4
+    # So that what is resolved once is not scaled again.
+    once = resolve_training("sgpmil", {"bags_per_step": 32})
+    assert resolve_training("sgpmil", once) is once
+
+
+def test_a_recipe_scales_the_rate_as_well_and_once():
+    given = {"data.features": "f", "training.bags_per_step": 32}
+    found = load_recipe(values=given).training
+    assert found == resolve_training("sgpmil", {"bags_per_step": 32})
+    assert resolve_training("sgpmil", found).learning_rate == pytest.approx(16e-4)
+    found = load_recipe(values=given, assignments=["training.learning-rate=4e-4"]).training
+    assert found.learning_rate == 4e-4
+
+
+@pytest.mark.parametrize("text", ["8", "8.0", "'8'"])
+def test_a_recipe_that_writes_the_bags_otherwise_scales_the_rate_too(text):
+    given = {"data.features": "f"}
+    found = load_recipe(values=given, assignments=[f"training.bags-per-step={text}"]).training
+    assert (found.bags_per_step, found.learning_rate) == (8, pytest.approx(8e-4))
+
+
+@pytest.mark.parametrize("bags", [0, -4, "many", None, float("inf"), 2.5])
+def test_an_impossible_number_of_bags_is_refused(bags):
+    with pytest.raises(SettingsError, match="bags_per_step"):
+        resolve_training("sgpmil", {"bags_per_step": bags})

@@ -78,7 +78,7 @@ def test_impossible_betas_are_refused(unchecked, betas):
 
 
 def test_a_number_in_place_of_a_name_is_shown_as_what_it_is(unchecked):
-    with pytest.raises(SettingsError, match=r"precision to be one of 32, .* but got 32"):
+    with pytest.raises(SettingsError, match=r"precision to be one of auto, 32, .* but got 32"):
         TrainingSettings(precision=32)
 
 

@@ -67,7 +67,13 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    bags_per_step: Annotated[int | None, typer.Option(help="Bags of an optimiser step.")] = None,
+    bags_per_step: Annotated[
+        int | None,
+        typer.Option(
+            help="Bags packed into a step. Without --learning-rate, the model's own rate is scaled "
+            "by the root of how many times its own number of bags this is."
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
     device: Device = None,
     fold: Annotated[

@@ -1,14 +1,15 @@
 """What a model says of one slide and of its instances."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from sgpmil.errors import PredictionError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["InstanceScores", "Prediction", "ScoreKind", "entropy"]
+__all__ = ["InstanceScores", "NamedSlide", "Prediction", "ScoreKind", "SlideName", "entropy"]
 
 ScoreKind = Literal["attention", "evidence"]
 """`attention`: where the model looked. `evidence`: what an instance adds to a class's logit."""
@@ -130,6 +131,26 @@ class InstanceScores:
         return self.evidence_mean, self.evidence_std
 
 
+@runtime_checkable
+class NamedSlide(Protocol):
+    """What a prediction takes over from a bag."""
+
+    @property
+    def slide_id(self) -> str:
+        """Name of the slide."""
+        ...
+
+    @property
+    def case_id(self) -> str:
+        """Patient the slide belongs to."""
+        ...
+
+    @property
+    def label(self) -> int | None:
+        """Class index, or None where unknown."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """What a model says of one slide.
@@ -213,21 +234,66 @@ class Prediction:
             array([0.3, 0.7])
         """
         samples = np.asarray(prob_samples, dtype=np.float64)
-        _check_samples(samples, slide_id)
-        probs = samples.mean(axis=0)
-        std = samples.std(axis=0, ddof=1) if len(samples) > 1 else np.zeros_like(probs)
-        total, expected = float(entropy(probs)), float(entropy(samples).mean())
-        return Prediction(
-            slide_id=slide_id,
-            case_id=case_id,
-            label=label,
-            probs=probs,
-            std=std,
-            entropy=total,
-            expected_entropy=expected,
-            mutual_information=max(0.0, total - expected),
-            instances=instances,
-        )
+        if samples.ndim != 2 or samples.size == 0:
+            raise PredictionError(
+                f"Expected the probabilities of '{slide_id}' as a matrix (samples, classes), "
+                f"but got shape {samples.shape}. Pass one row a sample."
+            )
+        named = SlideName(slide_id, case_id, label)
+        return Prediction.from_batch([named], samples[None], [instances])[0]
+
+    @staticmethod
+    def from_batch(
+        bags: Sequence["NamedSlide"],
+        prob_samples: Float[np.ndarray, "B S C"],
+        instances: Sequence[InstanceScores | None] | None = None,
+    ) -> list["Prediction"]:
+        """Summarise the samples of several slides at once; see `from_samples`.
+
+        Args:
+            bags: The slides.
+            prob_samples: Probabilities of each slide and sample.
+            instances: Scores of the instances of each slide.
+
+        Raises:
+            PredictionError: A sample is not a distribution.
+        """
+        samples = np.asarray(prob_samples, dtype=np.float64)
+        _check_samples(samples, bags)
+        probs = samples.mean(axis=1)
+        several = samples.shape[1] > 1
+        std = samples.std(axis=1, ddof=1) if several else np.zeros_like(probs)
+        total, expected = entropy(probs), entropy(samples).mean(axis=1)
+        information = np.maximum(0.0, total - expected)
+        return [
+            Prediction(
+                slide_id=bag.slide_id,
+                case_id=bag.case_id,
+                label=bag.label,
+                probs=probs[b],
+                std=std[b],
+                entropy=float(total[b]),
+                expected_entropy=float(expected[b]),
+                mutual_information=float(information[b]),
+                instances=None if instances is None else instances[b],
+            )
+            for b, bag in enumerate(bags)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SlideName:
+    """A slide of which nothing else is at hand.
+
+    Args:
+        slide_id: Its name.
+        case_id: Patient it belongs to.
+        label: Class index, or None where unknown.
+    """
+
+    slide_id: str
+    case_id: str
+    label: int | None
 
 
 def entropy(probs: Float[np.ndarray, "*batch C"]) -> Float[np.ndarray, "*batch"]:
@@ -246,17 +312,13 @@ def _margin(values: Float[np.ndarray, "N C"], class_index: int) -> Float[np.ndar
     return np.asarray(own - (values.sum(axis=1) - own) / num_others)
 
 
-def _check_samples(samples: Float[np.ndarray, "S C"], slide_id: str) -> None:
-    if samples.ndim != 2 or samples.size == 0:
-        raise PredictionError(
-            f"Expected the probabilities of '{slide_id}' as a matrix (samples, classes), "
-            f"but got shape {samples.shape}. Pass one row a sample."
-        )
+def _check_samples(samples: Float[np.ndarray, "B S C"], bags: Sequence[NamedSlide]) -> None:
     valid = np.isfinite(samples) & (np.abs(samples - 0.5) <= 0.5 + RANGE_TOLERANCE)
     if not valid.all():
+        first = tuple(np.argwhere(~valid)[0])
         raise PredictionError(
-            f"Expected probabilities between 0 and 1 for '{slide_id}', "
-            f"but got {samples[~valid][0]}. Pass probabilities, not logits."
+            f"Expected probabilities between 0 and 1 for '{bags[first[0]].slide_id}', "
+            f"but got {samples[first]}. Pass probabilities, not logits."
         )
 
 

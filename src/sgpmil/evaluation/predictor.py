@@ -2,21 +2,27 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import DeviceSource
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.models.contract import MILModel, ModelOutput
+from sgpmil.models.precision import dense_arithmetic, resolve_precision
 
 __all__ = ["iter_predictions", "predict"]
 
-MAX_INSTANCES = 32_768
-"""Instances packed into one batch; a larger bag makes a batch of its own."""
+MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
+"""Most instances packed into one batch; a larger bag makes a batch of its own."""
+
+_BYTES_PER_FEATURE = 40
+"""Memory that an instance takes on its way through a model, for each of its features."""
 
 
 def predict(
@@ -26,6 +32,7 @@ def predict(
     class_names: tuple[str, ...] | None = None,
     with_instances: bool = True,
     device: torch.device | str | None = None,
+    precision: str = "auto",
     on_bag: Callable[[str], None] | None = None,
 ) -> PredictionTable:
     """Predict bags, labelled or not.
@@ -40,6 +47,8 @@ def predict(
         class_names: The model's class names; those of the data set, or numbers, where not given.
         with_instances: Whether to keep the scores of the instances.
         device: Where to compute; where the model is, by default.
+        precision: Arithmetic of the dense layers: ``32``, ``bf16``, or ``auto``, which is
+            ``bf16`` on GPUs that have it.
         on_bag: Called with each slide's name when it is done.
 
     Raises:
@@ -51,7 +60,12 @@ def predict(
     own_names = bags.class_names if isinstance(bags, BagDataset) else ()
     names = class_names or own_names or tuple(str(c) for c in range(model.num_classes))
     found = iter_predictions(
-        model, bags, with_instances=with_instances, device=device, on_bag=on_bag
+        model,
+        bags,
+        with_instances=with_instances,
+        device=device,
+        precision=precision,
+        on_bag=on_bag,
     )
     return PredictionTable(tuple(found), names)
 
@@ -62,43 +76,96 @@ def iter_predictions(
     *,
     with_instances: bool = True,
     device: torch.device | str | None = None,
+    precision: str = "auto",
     on_bag: Callable[[str], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
     model.eval()
-    if device is not None:
+    weights = next(model.parameters())
+    if device is not None and weights.device != torch.device(device):
         model.to(device)
-    for group in _groups(bags):
-        for prediction in _predict_group(model, group, with_instances):
-            yield prediction
-            if on_bag is not None:
-                on_bag(prediction.slide_id)
+        weights = next(model.parameters())
+    found = "64" if weights.dtype == torch.float64 else resolve_precision(precision, weights.device)
+    running: _Running | None = None
+    # A GPU computes a group while the one before it is summarised.
+    for group in _groups(bags, _most_instances(model, weights.device)):
+        following = _Running(group, _forward(model, group, bags, found))
+        if running is not None:
+            yield from _finished(running, with_instances, on_bag)
+        running = following
+    if running is not None:
+        yield from _finished(running, with_instances, on_bag)
+
+
+def _most_instances(model: MILModel, device: torch.device) -> int:
+    most = MAX_INSTANCES[device.type]
+    if device.type == "cpu":
+        return most
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(most, free // (_BYTES_PER_FEATURE * model.in_dim)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """Bags, and what the model says of them, which a GPU may not have computed yet."""
+
+    bags: list[Bag]
+    output: ModelOutput
 
 
 @torch.no_grad()
-def _predict_group(model: MILModel, group: list[Bag], with_instances: bool) -> list[Prediction]:
+def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str) -> ModelOutput:
     for bag in group:
         if bag.feature_dim != model.in_dim:
             raise PredictionError(
                 f"Expected bags of {model.in_dim} features, as the model was trained on, but "
                 f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
             )
-    batch = BagBatch.pack(group).to(next(model.parameters()).device)
-    output = model(batch)
-    bounds = batch.offsets.tolist()
-    probs = output.probs.double().cpu().numpy()
-    scores = _scores(output, group, bounds) if with_instances else [None] * len(group)
-    return [
-        Prediction.from_samples(bag.slide_id, bag.case_id, bag.label, probs[b], scores[b])
-        for b, bag in enumerate(group)
-    ]
+    device = next(model.parameters()).device
+    with dense_arithmetic(precision, device):
+        if device.type == "cpu":
+            return model(BagBatch.pack(group))
+        batch = _standardised(model, group, bags, precision)
+        with model.standardise.done_before():
+            return model(batch)
 
 
-def _groups(bags: Iterable[Bag]) -> Iterator[list[Bag]]:
+def _standardised(
+    model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str
+) -> BagBatch:
+    """Pack bags on a GPU, and standardise them in the same pass over their features."""
+    device = next(model.parameters()).device
+    source = bags.source if isinstance(bags, BagDataset) else None
+    if isinstance(source, DeviceSource):
+        # They are there: no more is made of them than what their rows are taken into.
+        batch = BagBatch.pack(group, source.matrix[:0]).to(device)
+        matrix, starts = source.matrix, torch.tensor([source.start(b.slide_id) for b in group])
+    else:
+        batch = BagBatch.pack(group).to(device)
+        matrix, starts = batch.features, batch.offsets[:-1]
+    segments = batch.segments
+    features = model.take(matrix, starts.to(device, non_blocking=True), segments, precision)
+    return replace(batch, features=features, bounds=segments.bounds)
+
+
+def _finished(
+    running: _Running, with_instances: bool, on_bag: Callable[[str], None] | None
+) -> Iterator[Prediction]:
+    output, group = running.output, running.bags
+    # Not in half precision, in which a softmax is far from summing to 1.
+    probs = output.logits.double().softmax(-1).cpu().numpy()
+    scores = _scores(output, group) if with_instances else None
+    for prediction in Prediction.from_batch(group, probs, scores):
+        yield prediction
+        if on_bag is not None:
+            on_bag(prediction.slide_id)
+
+
+def _groups(bags: Iterable[Bag], max_instances: int) -> Iterator[list[Bag]]:
     group: list[Bag] = []
     count = 0
     for bag in bags:
-        if group and count + bag.num_instances > MAX_INSTANCES:
+        if group and count + bag.num_instances > max_instances:
             yield group
             group, count = [], 0
         group.append(bag)
@@ -107,7 +174,8 @@ def _groups(bags: Iterable[Bag]) -> Iterator[list[Bag]]:
         yield group
 
 
-def _scores(output: ModelOutput, group: list[Bag], bounds: list[int]) -> list[InstanceScores]:
+def _scores(output: ModelOutput, group: list[Bag]) -> list[InstanceScores]:
+    bounds = [0, *itertools.accumulate(bag.num_instances for bag in group)]
     attention, attention_std = _array(output.score), _array(output.score_std)
     evidence = None if output.evidence is None else _array(output.evidence)
     evidence_std = None if output.evidence_std is None else _array(output.evidence_std)

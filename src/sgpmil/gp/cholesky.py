@@ -6,9 +6,10 @@ from torch import Tensor
 from sgpmil.errors import TrainingError
 from sgpmil.shapes import Float
 
-__all__ = ["jittered_cholesky"]
+__all__ = ["ATTEMPTS", "jittered_cholesky"]
 
-_ATTEMPTS = 4
+ATTEMPTS = 4
+"""Jitters that are tried, each ten times the one before."""
 
 
 def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[Tensor, "M M"]:
@@ -33,13 +34,13 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
     identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
     if matrix.device.type != "cpu":
         return _without_waiting(matrix, identity, jitter)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         factor, info = torch.linalg.cholesky_ex(matrix + jitter * 10**attempt * identity)
         if not info.item():
             return factor
     raise TrainingError(
         "Expected a positive definite covariance of the Gaussian process, but its Cholesky "
-        f"factorisation failed even with {jitter * 10 ** (_ATTEMPTS - 1):g} added to the diagonal: "
+        f"factorisation failed even with {jitter * 10 ** (ATTEMPTS - 1):g} added to the diagonal: "
         "a kernel parameter or an inducing point is NaN or has run away. "
         "Lower the learning rate, or raise the jitter."
     )
@@ -48,9 +49,9 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
 def _without_waiting(
     matrix: Float[Tensor, "M M"], identity: Float[Tensor, "M M"], jitter: float
 ) -> Float[Tensor, "M M"]:
-    attempts = torch.arange(_ATTEMPTS, dtype=torch.float64, device=matrix.device)
+    attempts = torch.arange(ATTEMPTS, dtype=torch.float64, device=matrix.device)
     shifts = jitter * 10**attempts
     factors, info = torch.linalg.cholesky_ex(matrix + shifts.view(-1, 1, 1) * identity)
     failures = (info != 0).long().cumprod(0).sum()  # before the first success
-    factor = factors.index_select(0, failures.clamp(max=_ATTEMPTS - 1).view(1)).squeeze(0)
-    return torch.where(failures < _ATTEMPTS, factor, torch.nan)
+    factor = factors.index_select(0, failures.clamp(max=ATTEMPTS - 1).view(1)).squeeze(0)
+    return torch.where(failures < ATTEMPTS, factor, torch.nan)

@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from sgpmil.shapes import Float, Int
+from sgpmil.bags.segments import Segments
+from sgpmil.shapes import Float
 
 __all__ = ["FreshNoise", "Noise", "RepeatableNoise", "ZeroNoise"]
 
@@ -25,7 +26,7 @@ class Noise(Protocol):
     """A source of standard normal draws, shaped like `like` in dtype and device."""
 
     def per_instance(
-        self, num_samples: int, offsets: Int[Tensor, " _"], like: Float[Tensor, "..."]
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """Draw one value per sample and instance."""
         ...
@@ -47,10 +48,10 @@ class FreshNoise:
     """Draws from torch's global generator."""
 
     def per_instance(
-        self, num_samples: int, offsets: Int[Tensor, " _"], like: Float[Tensor, "..."]
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """See `Noise`."""
-        return _normal((num_samples, int(offsets[-1])), like)
+        return _normal((num_samples, segments.num_rows), like)
 
     def per_bag(
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
@@ -76,18 +77,18 @@ class RepeatableNoise:
         self.seed = seed
 
     def per_instance(
-        self, num_samples: int, offsets: Int[Tensor, " _"], like: Float[Tensor, "..."]
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """See `Noise`; the k-th instance of each bag gets the same draws."""
-        sizes = offsets.diff()
         # One row an instance, in whole blocks: torch draws normals 16 at a time and redraws an
         # incomplete block, so that otherwise a row would depend on how many follow it. As many
         # rows for bags of similar size, so that they are drawn once.
-        longest = max(_BLOCK, 2 ** (int(sizes.max()) - 1).bit_length())
-        rows = self._normal((longest, num_samples), like, stream=0)
-        start = offsets[:-1].repeat_interleave(sizes)
-        position = torch.arange(int(offsets[-1])) - start
-        return rows[position.to(like.device, non_blocking=True)].T
+        largest = int(segments.offsets.diff().max())
+        longest = max(_BLOCK, 2 ** (largest - 1).bit_length())
+        draws = self._normal((longest, num_samples), like, stream=0)
+        start = segments.bounds[segments.index]
+        position = torch.arange(segments.num_rows, device=start.device) - start
+        return draws.T.index_select(1, position.to(like.device))
 
     def per_bag(
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
@@ -112,10 +113,10 @@ class ZeroNoise:
     """No noise: every sample is the posterior mean."""
 
     def per_instance(
-        self, num_samples: int, offsets: Int[Tensor, " _"], like: Float[Tensor, "..."]
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """See `Noise`."""
-        return like.new_zeros(num_samples, int(offsets[-1]))
+        return like.new_zeros(num_samples, segments.num_rows)
 
     def per_bag(
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]

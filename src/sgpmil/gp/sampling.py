@@ -91,7 +91,7 @@ def _draw_alone(
     if scheme == "shared":
         epsilon = noise.per_bag(num_samples, len(segments), like)[:, segments.index]
     else:
-        epsilon = noise.per_instance(num_samples, segments.offsets, like)
+        epsilon = noise.per_instance(num_samples, segments, like)
 
     def latent(x: Tensor, noise_of_x: Tensor) -> Tensor:
         if functions is not None:
@@ -123,7 +123,7 @@ def _draw_jointly(
             stacklevel=3,
         )
         carried = _draw_alone(gp, inputs, segments, "inducing", num_samples, noise, whitening)
-    epsilon = noise.per_instance(num_samples, segments.offsets, mean)
+    epsilon = noise.per_instance(num_samples, segments, mean)
     parts = []
     for start, end in itertools.pairwise(bounds):
         if end - start > MAX_JOINT_INSTANCES:

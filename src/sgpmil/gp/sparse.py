@@ -20,9 +20,11 @@ import torch
 from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
+from sgpmil.bags.triton_package import available
+from sgpmil.gp.carried_kernels import CarriedRBFDraw, fits
 from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.conditional import MIN_VARIANCE, carried_draw
-from sgpmil.gp.rbf import Covariance, covariance_of
+from sgpmil.gp.rbf import Covariance, ScaledRBF, covariance_of
 from sgpmil.gp.whitening import inverse_factor
 from sgpmil.shapes import Float
 
@@ -123,7 +125,7 @@ class SparseGP(nn.Module):
         covariance = covariance_of(self.kernel)
         with torch.autocast(self.inducing_points.device.type, enabled=False):
             Kzz = covariance.between(self.inducing_points, self.inducing_points)
-            return Whitening(covariance, inverse_factor(Kzz, self.jitter).to(Kzz.dtype))
+            return Whitening(covariance, inverse_factor(Kzz, self.jitter, Kzz.dtype))
 
     def posterior(
         self, inputs: Float[Tensor, "T G"], whitening: Whitening | None = None
@@ -166,10 +168,42 @@ class SparseGP(nn.Module):
             whitening: What `whitening` gave.
         """
         with torch.autocast(inputs.device.type, enabled=False):
+            rbf, inverse = whitening.covariance, whitening.inverse
+            if isinstance(rbf, ScaledRBF) and self._has_kernels(inputs, functions):
+                return self._carry_in_kernels(inputs, functions, noise, rbf, inverse)
             x = inputs.to(self.inducing_points.dtype)
             Kzx = whitening.covariance.between(self.inducing_points, x)
             variance = whitening.covariance.variance(x) + self.jitter
             return self.mean(x) + carried_draw(Kzx, whitening.inverse, functions, variance, noise)
+
+    def _has_kernels(self, inputs: Float[Tensor, "T G"], functions: Float[Tensor, "S M"]) -> bool:
+        S, M = functions.shape
+        single = self.inducing_points.dtype == torch.float32
+        return inputs.is_cuda and single and available() and fits(M, inputs.shape[1], S)
+
+    def _carry_in_kernels(
+        self,
+        inputs: Float[Tensor, "T G"],
+        functions: Float[Tensor, "S M"],
+        noise: Float[Tensor, "S T"],
+        rbf: ScaledRBF,
+        inverse: Float[Tensor, "M M"],
+    ) -> Float[Tensor, "S T"]:
+        linear = type(self.mean) is gpm.LinearMean and self.mean.bias is not None
+        drawn: Tensor = CarriedRBFDraw.apply(
+            inputs,
+            self.inducing_points,
+            inverse,
+            functions,
+            rbf.lengthscale,
+            rbf.scale,
+            rbf.constant,
+            self.jitter,
+            self.mean.weights.reshape(-1) if linear else None,
+            self.mean.bias.reshape(()) if linear else None,
+            noise,
+        )
+        return drawn if linear else drawn + self.mean(inputs.to(drawn.dtype))
 
     def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.

@@ -62,6 +62,11 @@ class ABMIL(MILModel):
         self.dropout = nn.Dropout(settings.dropout)
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
+    @property
+    def is_recordable(self) -> bool:
+        """A step depends on nothing but the segments' bounds."""
+        return True
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings, attention_logits = by_chunks(self._attend, batch.features)

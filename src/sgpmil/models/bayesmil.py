@@ -96,6 +96,7 @@ class BayesMIL(MILModel):
     is_probabilistic: ClassVar[bool] = True
     settings: BayesMILSettings
     grid: Tensor
+    prior: Tensor
 
     def __init__(self, in_dim: int, num_classes: int, settings: BayesMILSettings) -> None:
         super().__init__(in_dim, num_classes, settings)
@@ -109,8 +110,13 @@ class BayesMIL(MILModel):
         self.attention = VariationalLinear(width, 2, log_alpha=-4.0)
         self.classifier = VariationalLinear(hidden, num_classes, log_alpha=-3.0)
         self.dropout = nn.Dropout(settings.dropout)
-        # A buffer, so that a checkpoint knows whether its training bags had coordinates.
+        # A buffer, so that a checkpoint knows whether its training bags had coordinates, and a
+        # number, so that nobody waits for a device to say so.
         self.register_buffer("grid", torch.tensor(_UNDECIDED))
+        self._grid = _UNDECIDED
+        self.register_load_state_dict_post_hook(_read_grid)
+        table = _BINARY_PRIOR if num_classes == 2 else (_PRIOR,) * num_classes
+        self.register_buffer("prior", torch.tensor(table), persistent=False)
 
     @property
     def uses_coordinates(self) -> bool:
@@ -144,7 +150,7 @@ class BayesMIL(MILModel):
         bag_index = batch.bag_index
         if self._is_on_grid(batch):
             mean = smooth(mean, self._cells(batch), bag_index)
-        eps = noise.per_instance(num_samples, batch.offsets, like=mean)
+        eps = noise.per_instance(num_samples, batch.segments, like=mean)
         logits_of_attention = mean + (0.5 * log_variance).exp() * eps
         # A / sum(A), where the sum of very small sigmoids would underflow.
         weights = bag_softmax(F.logsigmoid(logits_of_attention), batch.segments)
@@ -192,7 +198,8 @@ class BayesMIL(MILModel):
                 UserWarning,
                 stacklevel=2,
             )
-        self.grid.fill_(_WITHOUT_GRID if sample.coords is None else _WITH_GRID)
+        self._grid = _WITHOUT_GRID if sample.coords is None else _WITH_GRID
+        self.grid.fill_(self._grid)
 
     def _weight_noise(self, noise: Noise, num_samples: int) -> list[tuple[Tensor, ...]]:
         """Draw what each sample adds to the weights of each variational layer."""
@@ -221,10 +228,9 @@ class BayesMIL(MILModel):
 
     def _is_on_grid(self, batch: BagBatch) -> bool:
         """Say whether attention is smoothed: as in training or, before any, where it can be."""
-        state = int(self.grid)
         has_coords = batch.coords is not None
         return self.settings.spatial and (
-            state == _WITH_GRID or (state == _UNDECIDED and has_coords)
+            self._grid == _WITH_GRID or (self._grid == _UNDECIDED and has_coords)
         )
 
     def _cells(self, batch: BagBatch) -> Int[Tensor, "T 2"]:
@@ -244,10 +250,14 @@ class BayesMIL(MILModel):
         """Divergence of the attention from its prior: mean of a bag's patches, then of bags."""
         mean, log_variance = output.extras["mean"], output.extras["log_variance"]
         bag_index = output.extras["bag_index"]
-        table = _BINARY_PRIOR if self.num_classes == 2 else (_PRIOR,) * self.num_classes
-        prior = mean.new_tensor(table)[labels][bag_index]
+        prior = self.prior[labels][bag_index]
         divergence = attention_divergence(mean, log_variance, prior[:, 0], prior[:, 1]).mean(0)
         return (divergence / output.extras["sizes"][bag_index]).sum() / len(labels)
+
+
+def _read_grid(model: BayesMIL, _: object) -> None:
+    """Hook of `load_state_dict`."""
+    model._grid = int(model.grid)
 
 
 def attention_divergence(

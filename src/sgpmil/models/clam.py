@@ -17,7 +17,6 @@ asked to be both, and a bag of one instance has no extremes to learn from. (The 
 takes $B$ always, and fails on a smaller bag.)
 """
 
-import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,13 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float, Int
 
-__all__ = ["CLAM", "CLAMSettings", "smooth_top1_svm"]
+__all__ = ["CLAM", "CLAMSettings", "extreme_instances", "smooth_top1_svm"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ class CLAM(MILModel):
         self.instance_classifiers = (
             nn.Linear(width, 2 * num_classes) if settings.instance_weight > 0 else None
         )
+
+    @property
+    def is_recordable(self) -> bool:
+        """A step depends on nothing but the segments' bounds."""
+        return True
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -154,36 +159,76 @@ class CLAM(MILModel):
             # Logits order instances as attention does, but do not underflow to equal zeros.
             "attention_logits": attention_logits.detach(),
             "offsets": batch.offsets,
+            "bounds": batch.segments.bounds,
         }
 
     def _instance_loss(self, output: ModelOutput, labels: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        scores = output.extras["instance_scores"].unflatten(1, (self.num_classes, 2))
-        ranking = output.extras["attention_logits"].expand(self.num_classes, -1)
-        bounds = output.extras["offsets"].tolist()
-        terms = [scores[:0].sum()]  # no instance: zero, yet a function of the parameters
-        for label, (start, end) in zip(labels.tolist(), itertools.pairwise(bounds), strict=True):
-            k = min(self.settings.instances_per_side, (end - start) // 2)
-            if k == 0:
-                continue
-            classes = range(self.num_classes) if self.settings.subtyping else (label,)
-            for c in classes:
-                # One sort for both ends: two top-k calls can return the same instance of a tie.
-                order = start + ranking[c, start:end].argsort(descending=True, stable=True)
-                chosen = torch.cat([order[:k], order[-k:]]) if c == label else order[:k]
-                targets = torch.zeros_like(chosen)
-                if c == label:
-                    targets[:k] = 1
-                terms.append(smooth_top1_svm(scores[chosen, c], targets))
-        share = self.num_classes if self.settings.subtyping else 1
-        return torch.stack(terms).sum() / (share * len(labels))
+        found = output.extras
+        scores = found["instance_scores"].unflatten(1, (self.num_classes, 2))
+        segments = Segments(found["offsets"], found["bounds"])
+        most, least = extreme_instances(
+            found["attention_logits"], segments, self.settings.instances_per_side
+        )
+        # All bags have as many places, of which small ones leave some empty: to ask a GPU how many
+        # there are would mean to wait for it.
+        places = torch.arange(most.shape[2], device=labels.device)
+        bags = torch.arange(len(labels), device=labels.device)
+        taken = (segments.sizes[bags] // 2).clamp(max=len(places)).unsqueeze(1)
+        is_taken, divisor = places < taken, taken.clamp(min=1)
+        branch = labels if len(most) > 1 else torch.zeros_like(labels)
+        foremost, hindmost = most[branch, bags], least[branch, bags]
+        own = labels.unsqueeze(1)
+        positive = smooth_top1_svm(scores[foremost, own], torch.ones_like(foremost))
+        negative = smooth_top1_svm(scores[hindmost, own], torch.zeros_like(hindmost))
+        total = ((positive + negative) / (2 * divisor)).where(is_taken, 0).sum()
+        if not self.settings.subtyping:
+            return total / len(labels)
+        classes = torch.arange(self.num_classes, device=labels.device).view(-1, 1, 1)
+        rows = most[:, bags].expand(self.num_classes, -1, -1)
+        others = smooth_top1_svm(scores[rows, classes], torch.zeros_like(rows))
+        total = total + (others / divisor).where(is_taken & (classes != own), 0).sum()
+        return total / (self.num_classes * len(labels))
 
 
-def smooth_top1_svm(scores: Float[Tensor, "R C"], targets: Int[Tensor, " R"]) -> Float[Tensor, ""]:
-    r"""Average $\log \sum_j \exp(s_j + [j \ne t] - s_t)$ over rows.
+def extreme_instances(
+    values: Float[Tensor, "R T"], segments: Segments, count: int
+) -> tuple[Int[Tensor, "R B K"], Int[Tensor, "R B K"]]:
+    """Return the rows of each bag's instances with the largest and with the smallest values.
+
+    Of equal values the earlier row is the larger one. Where a bag has fewer than `count`
+    instances, what stands in the places beyond them means nothing.
+
+    Args:
+        values: Values of the instances, a row a ranking.
+        segments: How instances divide into bags.
+        count: Number of instances a side K.
+
+    Example:
+        >>> values = torch.tensor([[1.0, 3.0, 2.0, 7.0, 7.0]])
+        >>> extreme_instances(values, Segments.of(torch.tensor([0, 3, 5])), 1)
+        (tensor([[[1],
+                 [3]]]), tensor([[[0],
+                 [4]]]))
+    """
+    # One sort for both ends: two top-k calls can return the same instance of a tie.
+    order = values.argsort(dim=1, descending=True, stable=True)
+    order = order.gather(1, segments.index[order].argsort(dim=1, stable=True))
+    places = torch.arange(count, device=values.device)
+    first = segments.bounds[:-1, None] + places
+    last = segments.bounds[1:, None] - 1 - places
+    within = values.shape[1] - 1
+    return order[:, first.clamp(max=within)], order[:, last.clamp(min=0)]
+
+
+def smooth_top1_svm(
+    scores: Float[Tensor, "*R C"], targets: Int[Tensor, "*R"]
+) -> Float[Tensor, "*R"]:
+    r"""Return $\log \sum_j \exp(s_j + [j \ne t] - s_t)$ of each row, in single precision at least.
 
     Example:
         >>> smooth_top1_svm(torch.tensor([[50.0, 0.0]]), torch.tensor([1]))
-        tensor(51.)
+        tensor([51.])
     """
-    margin = 1 - F.one_hot(targets, scores.shape[1])
-    return F.cross_entropy(scores + margin, targets)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    margin = 1 - F.one_hot(targets, scores.shape[-1])
+    return (scores + margin - scores.gather(-1, targets.unsqueeze(-1))).logsumexp(-1)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.row_kernels import take_rows
+from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.models.embedding import Standardise
@@ -185,6 +187,25 @@ class MILModel(nn.Module, ABC):
         if not self.standardise.is_done:
             features = self.standardise(features.to(self.standardise.mean.dtype))
         return self.encoder(features)
+
+    def take(
+        self,
+        matrix: Float[Tensor, "N D"],
+        starts: Int[Tensor, " B"],
+        segments: Segments,
+        precision: str,
+    ) -> Float[Tensor, "T D"]:
+        """Take the rows of some bags, standardised, for `standardise.done_before`.
+
+        Args:
+            matrix: Features of all bags.
+            starts: First row of each bag that is taken.
+            segments: How the rows that are taken divide into bags.
+            precision: Of the dense layers, which they are for.
+        """
+        own = self.standardise
+        dtype = torch.bfloat16 if precision == "bf16" else own.mean.dtype
+        return take_rows(matrix, starts, segments, own.mean, own.scale, own.limit, dtype)
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Prepare features and send them through a network of single instances.

@@ -13,7 +13,6 @@ $$ -\log\det(\hat G \hat G^\top + \epsilon I) \quad\text{and}\quad
    \tfrac1K \sum_k \max(0,\; d(G_k, c_+) - d(G_k, c_-) + 1). $$
 """
 
-import itertools
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
+from sgpmil.models.pooling import pool
 from sgpmil.shapes import Float, Int
 
 __all__ = ["DGRMIL", "DGRMILSettings", "diversity_penalty", "triplet_penalty"]
@@ -113,22 +114,24 @@ class DGRMIL(MILModel):
         instances = self.instance_dropout(self.lower(features).relu())
         instances = self.instance_dropout(self.upper(instances).relu())
         lesions = self.upper(self.lower(self.lesions.to(features.dtype)).relu()).relu()
-        tokens, _ = self.token_attention(torch.cat([self.class_token.to(lesions.dtype), lesions]))
-        tokens = self.token_norm(tokens)
-        bag_embeddings, attention, means = [], [], []
-        for start, end in itertools.pairwise(batch.offsets.tolist()):
-            projected = instances[start:end]
-            attended, _ = self.instance_attention(projected)
-            attended = self.instance_norm(attended)
-            found, weights = self.cross_attention(tokens, attended, attended)
+        tokens = torch.cat([self.class_token.to(lesions.dtype), lesions])
+        alone = Segments.of(torch.tensor([0, len(tokens)]), tokens.device)
+        tokens = self.token_norm(self.token_attention(tokens, alone)[0])
+        attended, _ = self.instance_attention(instances, batch.segments)
+        attended = self.instance_norm(attended)
+        bag_embeddings, attention = [], []
+        for bag in attended.split(batch.offsets.diff().tolist()):
+            # Of the class token alone: nobody reads what the lesions find.
+            found, weights = self.cross_attention(tokens[:1], bag, bag)
             bag_embeddings.append(found[0])
-            attention.append(weights[0])
-            means.append(projected.mean(0))
+            attention.append(weights)
         embeddings = self.readout(torch.stack(bag_embeddings))
+        uniform = batch.sizes.to(self.centres.dtype).reciprocal()[batch.bag_index]
+        means = pool(uniform.unsqueeze(0), instances.detach(), batch.segments)
         return ModelOutput(
             logits=self.classifier(embeddings).unsqueeze(1),
-            attention=torch.cat(attention).unsqueeze(0),
-            extras={"lesions": lesions, "bag_means": torch.stack(means)},
+            attention=torch.cat(attention, 1),
+            extras={"lesions": lesions, "bag_means": means.squeeze(1)},
         )
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
@@ -142,7 +145,9 @@ class DGRMIL(MILModel):
         if self.epoch >= settings.warmup_epochs:
             lesions = output.extras["lesions"]
             terms["diversity"] = settings.diversity_weight * diversity_penalty(lesions)
-            terms["triplet"] = settings.triplet_weight * triplet_penalty(lesions, self.centres)
+            # A copy: its gradient needs the centres as they are now.
+            centres = self.centres.clone()
+            terms["triplet"] = settings.triplet_weight * triplet_penalty(lesions, centres)
         if self.training:
             self._move_centres(output.extras["bag_means"], labels)
         return Loss.of(**terms)
@@ -155,10 +160,8 @@ class DGRMIL(MILModel):
         sides = torch.stack([is_normal, ~is_normal]).to(self.centres.dtype)
         counts = sides.sum(1, keepdim=True)
         means = sides @ bag_means.to(self.centres.dtype) / counts.clamp(min=1)
-        # A new tensor: the triplet term's gradient still needs the former centres.
-        self.centres = torch.where(
-            counts > 0, (1 - share) * self.centres + share * means, self.centres
-        )
+        moved = (1 - share) * self.centres + share * means
+        self.centres.copy_(torch.where(counts > 0, moved, self.centres))
 
 
 def diversity_penalty(lesions: Float[Tensor, "K H"]) -> Float[Tensor, ""]:

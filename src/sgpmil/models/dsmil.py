@@ -18,7 +18,6 @@ turned. A softmax of *their* logits would take the difference, twice the log-odd
 sure of itself; one of their logarithms gives the probability that each of them states.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.pooling import bag_softmax, pool
@@ -89,6 +89,11 @@ class DSMIL(MILModel):
         for part in (self.instance_classifier, self.query, self.value, self.bag_classifier):
             part.apply(_start_orthogonal)
 
+    @property
+    def is_recordable(self) -> bool:
+        """A step depends on nothing but the segments' bounds."""
+        return True
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.
 
@@ -96,7 +101,7 @@ class DSMIL(MILModel):
         """
         features = self.prepare(batch.features)
         instance_logits = self.instance_classifier(features)
-        critical = critical_instances(instance_logits, batch.offsets)
+        critical = critical_instances(instance_logits, batch.segments)
         max_logits = instance_logits.gather(0, critical)
         attention = self._attention(self.query(features), critical, batch)
         values = self.value(features)
@@ -119,7 +124,8 @@ class DSMIL(MILModel):
         """Cross-entropy of the streams' mean, or half the binary one of each."""
         if self.settings.likelihood == "softmax":
             return super().loss(output, labels, num_bags)
-        bag_logits, max_logits = output.extras["bag_logits"], output.extras["max_logits"]
+        streams = output.extras["bag_logits"], output.extras["max_logits"]
+        bag_logits, max_logits = (stream[: len(labels)] for stream in streams)
         targets = F.one_hot(labels, self.num_classes).to(bag_logits.dtype)
         return Loss.of(
             bag=F.binary_cross_entropy_with_logits(bag_logits, targets) / 2,
@@ -129,14 +135,11 @@ class DSMIL(MILModel):
     def _attention(
         self, queries: Float[Tensor, "T Q"], critical: Int[Tensor, "B C"], batch: BagBatch
     ) -> Float[Tensor, "C T"]:
-        # A product a bag: T×C×Q is never formed.
-        similarity = [
-            queries[rows] @ queries[start:end].T
-            for rows, (start, end) in zip(
-                critical, itertools.pairwise(batch.offsets.tolist()), strict=True
-            )
-        ]
-        scaled = torch.cat(similarity, 1) / math.sqrt(self.settings.query_dim)
+        # With the critical instances of all bags, which are few, and then of its own alone:
+        # T×C×Q is never formed.
+        similarity = (queries[critical.flatten()] @ queries.T).unflatten(0, critical.shape)
+        own = batch.bag_index.expand(1, critical.shape[1], -1)
+        scaled = similarity.gather(0, own).squeeze(0) / math.sqrt(self.settings.query_dim)
         return bag_softmax(scaled, batch.segments)
 
     def _evidence(
@@ -156,22 +159,26 @@ class DSMIL(MILModel):
 
 
 def critical_instances(
-    instance_logits: Float[Tensor, "T C"], offsets: Int[Tensor, " _"]
+    instance_logits: Float[Tensor, "T C"], segments: Segments
 ) -> Int[Tensor, "B C"]:
-    """Return the row of each bag's instance with the largest logit, for each class.
+    """Return the row of each bag's instance with the largest logit, the first one, for each class.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0], [3.0, -1.0], [2.0, 2.0]])
-        >>> critical_instances(logits, torch.tensor([0, 2, 3]))
+        >>> critical_instances(logits, Segments.of(torch.tensor([0, 2, 3])))
         tensor([[1, 0],
                 [2, 2]])
     """
-    return torch.stack(
-        [
-            start + instance_logits[start:end].argmax(0)
-            for start, end in itertools.pairwise(offsets.tolist())
-        ]
-    )
+    logits = instance_logits.detach()
+    num_rows, num_classes = logits.shape
+    index = segments.index.unsqueeze(1).expand_as(logits)
+    lowest = logits.new_full((len(segments), num_classes), -torch.inf)
+    peak = lowest.scatter_reduce(0, index, logits, "amax")
+    # The largest of a bag with NaN is NaN, which is equal to nothing.
+    is_peak = (logits == peak.gather(0, index)) | logits.isnan()
+    rows = torch.arange(num_rows, device=logits.device).unsqueeze(1)
+    last = index.new_full((len(segments), num_classes), num_rows - 1)
+    return last.scatter_reduce(0, index, rows.where(is_peak, num_rows), "amin")
 
 
 def _start_orthogonal(layer: nn.Module) -> None:

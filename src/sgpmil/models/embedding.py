@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from sgpmil.models.relu_kernels import linear_relu
 from sgpmil.shapes import Float
 
 __all__ = ["MAX_DEVIATIONS", "Standardise", "relu_layers"]
@@ -75,4 +76,14 @@ def relu_layers(dims: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width_in, width_out in itertools.pairwise(dims):
         layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-    return nn.Sequential(*layers)
+    return _ReLULayers(*layers)
+
+
+class _ReLULayers(nn.Sequential):
+    """Linear layers and ReLUs by turns, computed together where that is faster."""
+
+    def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                features = linear_relu(features, layer.weight, layer.bias)
+        return features

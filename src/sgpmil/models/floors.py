@@ -73,6 +73,11 @@ class _PlainPool(MILModel):
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
+    @property
+    def is_recordable(self) -> bool:
+        """A step depends on nothing but the segments' bounds."""
+        return True
+
 
 class MeanPool(_PlainPool):
     """Every instance counts alike: the floor of what attention is for."""
@@ -99,7 +104,7 @@ class MaxPool(_PlainPool):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         instance_logits = self.classifier(self.through(self.mlp, batch.features))
-        deciding = critical_instances(instance_logits, batch.offsets)
+        deciding = critical_instances(instance_logits, batch.segments)
         logits = instance_logits.gather(0, deciding)
         bag_index = batch.bag_index
         chosen = instance_logits.gather(1, logits.argmax(1)[bag_index].unsqueeze(1))
@@ -132,7 +137,8 @@ class BagSize(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        logarithm = batch.sizes.to(self.classifier.weight.dtype).log10()
+        # A bag that only fills a step up may be empty.
+        logarithm = batch.sizes.clamp(min=1).to(self.classifier.weight.dtype).log10()
         return ModelOutput(
             logits=self.classifier((logarithm - _USUAL_SIZE).view(-1, 1, 1)),
             attention=_uniform(batch, self.classifier.weight),

@@ -20,7 +20,6 @@ features, of standardised embeddings, squared distances are above 50 and both th
 gradient vanish at $s = 1$, so that it starts at $1 / Q$ unless set otherwise.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -106,12 +105,10 @@ class KernelSelfAttention(nn.Module):
         self, embeddings: Float[Tensor, "T H"], offsets: Int[Tensor, " _"]
     ) -> Float[Tensor, "T H"]:
         """Add to each instance of packed bags what it finds in its bag."""
-        queries, keys, values = (f(embeddings) for f in (self.query, self.key, self.value))
-        found = [
-            block
-            for start, end in itertools.pairwise(offsets.tolist())
-            for block in self._rows(queries[start:end], keys[start:end], values[start:end])
-        ]
+        # Split at once: the gradient of a slice is as large as what it was taken from.
+        sizes = offsets.diff().tolist()
+        parts = (f(embeddings).split(sizes) for f in (self.query, self.key, self.value))
+        found = [block for bag in zip(*parts, strict=True) for block in self._rows(*bag)]
         return embeddings + self.residual * torch.cat(found)
 
     def _rows(

@@ -113,9 +113,11 @@ class _GramLogDet(torch.autograd.Function):
     def forward(ctx: Any, factor: Tensor) -> Tensor:
         covariance = factor @ factor.mT
         covariance.diagonal(dim1=1, dim2=2).add_(_JITTER)
-        cholesky = torch.linalg.cholesky(covariance)
+        # To raise an error where it fails would mean to wait for the device.
+        cholesky, info = torch.linalg.cholesky_ex(covariance)
         ctx.save_for_backward(factor, cholesky)
-        return 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+        log_det = 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+        return log_det.where(info == 0, torch.nan)
 
     @staticmethod
     @once_differentiable

@@ -33,7 +33,7 @@ from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.mean_model import fit_mean_model
 from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior
-from sgpmil.models.pooling import bag_softmax
+from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float, Int
 
 __all__ = ["MIN_BAGS", "MixMIL", "MixMILSettings"]
@@ -160,7 +160,9 @@ class MixMIL(MILModel):
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
         """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
         if self.training:
-            self.bags_seen += labels.bincount(minlength=self.num_classes)
+            # Not by counting: that would wait for the device.
+            classes = torch.arange(self.num_classes, device=labels.device)
+            self.bags_seen += (labels.unsqueeze(1) == classes).sum(0)
         nll = negative_log_likelihood(output.logits, labels, "mean_log_prob")
         return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
 
@@ -231,8 +233,8 @@ class MixMIL(MILModel):
             scale = z.square().mean(1, keepdim=True).clamp(min=_MIN_STD**2).sqrt()
             weights = bag_softmax(u @ x.T, batch.segments)
             values = (z / scale) @ x.T
-            total = x.new_zeros(len(z), batch.num_bags)
-            effects = total.index_add(1, batch.bag_index, weights * values)
+            ones = x.new_ones(len(x), 1)
+            effects = pool(weights * values, ones, batch.segments).squeeze(2).T
         return _Mixture(
             weights=weights.unflatten(0, shape),
             values=values.unflatten(0, shape),

@@ -13,23 +13,26 @@ $m$ tokens is its own landmarks: $F A^{+} G = A$, and the attention is exact.
 The published layer pads the sequence in front with zeros to a multiple of $m$. Those take part in
 every softmax: a bag of nine instances attends to zeros with more than nine tenths of its weight,
 one of 257 tokens with half. Without the padding segments differ in length by one at most.
+
+Sequences lie end to end. What treats tokens alone, the landmarks and the pseudo-inverses, which
+take the most steps, are computed for all sequences at once; what has a sequence's length for one
+after another.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
+from sgpmil.models.attention_matrix import AttentionMatrix, ExactMatrix, NystromMatrix
 from sgpmil.models.contract import ModelSettings
 from sgpmil.shapes import Float
 
 __all__ = [
-    "AttentionMatrix",
-    "ExactMatrix",
     "NystromAttention",
-    "NystromMatrix",
     "NystromSettings",
     "PreNormAttention",
     "iterated_pinv",
@@ -37,9 +40,6 @@ __all__ = [
 
 _CONV = 33
 """Length of the filters along the sequence."""
-
-_ROWS = 1024
-"""Rows of an exact attention matrix that are formed at once."""
 
 
 @dataclass(frozen=True)
@@ -73,81 +73,13 @@ class NystromSettings(ModelSettings):
             )
 
 
-@runtime_checkable
-class AttentionMatrix(Protocol):
-    """The mean over heads of a layer's attention matrices $A$ (n×n)."""
-
-    def row(self, index: int) -> Float[Tensor, " n"]:
-        """Return a row."""
-        ...
-
-    def row_sums(self) -> Float[Tensor, " n"]:
-        """Return the sum of each row."""
-        ...
-
-    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        r"""Return $v^\top A$."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class NystromMatrix:
-    """An attention matrix in the factors that the layer multiplies by.
+class _Landmarks:
+    r"""What a sequence's landmarks are, and the pseudo-inverse of their attention matrix."""
 
-    Args:
-        left: $F$, of every head.
-        inverse: $A^{+}$.
-        right: $G$.
-    """
-
-    left: Float[Tensor, "h n m"]
+    queries: Float[Tensor, "h m d"]
+    keys: Float[Tensor, "h m d"]
     inverse: Float[Tensor, "h m m"]
-    right: Float[Tensor, "h m n"]
-
-    def row(self, index: int) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        return (self.left[:, index, None] @ self.inverse @ self.right).mean(0).squeeze(0)
-
-    def row_sums(self) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        columns = self.right.sum(2, keepdim=True)
-        return (self.left @ (self.inverse @ columns)).mean(0).squeeze(1)
-
-    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        return ((vector @ self.left).unsqueeze(1) @ self.inverse @ self.right).mean(0).squeeze(0)
-
-
-@dataclass(frozen=True, slots=True)
-class ExactMatrix:
-    """The attention matrix that the factors approximate, a block of rows at a time: O(n²) work.
-
-    Args:
-        queries: Scaled queries of every head.
-        keys: Keys.
-    """
-
-    queries: Float[Tensor, "h n d"]
-    keys: Float[Tensor, "h n d"]
-
-    def row(self, index: int) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        return self._rows(slice(index, index + 1)).mean(0).squeeze(0)
-
-    def row_sums(self) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        return self.queries.new_ones(self.queries.shape[1])
-
-    def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """See `AttentionMatrix`."""
-        total = torch.zeros_like(vector)
-        for start in range(0, len(vector), _ROWS):
-            block = slice(start, start + _ROWS)
-            total += vector[block] @ self._rows(block).mean(0)
-        return total
-
-    def _rows(self, block: slice) -> Float[Tensor, "h r n"]:
-        return (self.queries[:, block] @ self.keys.mT).softmax(-1)
 
 
 class NystromAttention(nn.Module):
@@ -169,45 +101,95 @@ class NystromAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], AttentionMatrix]:
-        """Attend; return the tokens and the attention matrix without gradient."""
-        padding = -len(tokens) % self.num_landmarks if self.zero_padding else 0
-        queries, keys, values = self._heads(nn.functional.pad(tokens, (0, 0, padding, 0)))
-        matrix: AttentionMatrix
-        if len(tokens) <= self.num_landmarks and not self.zero_padding:
-            attended = (queries @ keys.mT).softmax(-1) @ values
-            matrix = ExactMatrix(_single(queries), _single(keys))
-        else:
-            query_marks, key_marks = self._landmarks(queries), self._landmarks(keys)
-            left = (queries @ key_marks.mT).softmax(-1)
-            right = (query_marks @ keys.mT).softmax(-1)
-            inverse = iterated_pinv((query_marks @ key_marks.mT).softmax(-1), self.pinv_iterations)
-            inverse = inverse.to(left.dtype)
-            attended = left @ (inverse @ (right @ values))
-            # Without the padding's rows and columns.
-            parts = (left[:, padding:], inverse, right[..., padding:])
-            matrix = NystromMatrix(*(_single(part) for part in parts))
-        attended = attended + self._convolved(values)
-        return self.dropout(self.out(attended.transpose(0, 1).flatten(1)))[padding:], matrix
+    def forward(
+        self, tokens: Float[Tensor, "T d"], segments: Segments
+    ) -> tuple[Float[Tensor, "T d"], list[AttentionMatrix]]:
+        """Attend within each sequence.
+
+        Args:
+            tokens: The tokens of all sequences.
+            segments: How they divide into sequences.
+
+        Returns:
+            The tokens, and the attention matrix of each sequence without gradient.
+        """
+        projected = self.qkv(tokens)
+        landmarks = self._landmarks(projected, segments)
+        attended, matrices = [], []
+        for parts, marks in zip(self._heads(projected, segments), landmarks, strict=True):
+            found, matrix = _exactly(*parts) if marks is None else self._nearly(*parts, marks)
+            attended.append(found + self._convolved(parts[2]))
+            matrices.append(matrix)
+        joined = torch.cat(attended, 1).transpose(0, 1).flatten(1)
+        return self.dropout(self.out(joined)), matrices
 
     @torch.no_grad()
-    def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
-        """Return the attention matrix of the same queries and keys, without landmarks."""
-        queries, keys, _ = self._heads(tokens)
-        return ExactMatrix(_single(queries), _single(keys))
+    def exact_matrices(
+        self, tokens: Float[Tensor, "T d"], segments: Segments
+    ) -> list[AttentionMatrix]:
+        """Return the attention matrices of the same queries and keys, without landmarks."""
+        heads = self._heads(self.qkv(tokens), segments)
+        return [ExactMatrix(_single(queries), _single(keys)) for queries, keys, _ in heads]
 
-    def _heads(self, tokens: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        parts = self.qkv(tokens).unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
-        return parts[0] * parts.shape[-1] ** -0.5, parts[1], parts[2]
+    def _heads(
+        self, projected: Float[Tensor, "T e"], segments: Segments
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Cut into the scaled queries, keys and values (h×n×d) of each sequence."""
+        parts = projected.unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
+        queries, keys, values = parts.unbind(0)
+        queries = queries * queries.shape[-1] ** -0.5
+        sizes = segments.offsets.diff().tolist()
+        return list(zip(*(x.split(sizes, 1) for x in (queries, keys, values)), strict=True))
 
-    def _landmarks(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h m d"]:
-        n, m = values.shape[1], self.num_landmarks
-        segment = torch.arange(n, device=values.device) * m // n
+    def _padding(self, length: int) -> int:
+        return -length % self.num_landmarks if self.zero_padding else 0
+
+    def _nearly(
+        self,
+        queries: Float[Tensor, "h n d"],
+        keys: Float[Tensor, "h n d"],
+        values: Float[Tensor, "h n d"],
+        marks: _Landmarks,
+    ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
+        padding = self._padding(keys.shape[1])
+        left = (queries @ marks.keys.mT).softmax(-1)
+        # A landmark's query compares with a padding's key, which is zero, as 0; its value is zero.
+        right = F.pad(marks.queries @ keys.mT, (padding, 0)).softmax(-1)[..., padding:]
+        inverse = marks.inverse.to(left.dtype)
+        attended = left @ (inverse @ (right @ values))
+        return attended, NystromMatrix(*(_single(part) for part in (left, inverse, right)))
+
+    def _landmarks(
+        self, projected: Float[Tensor, "T e"], segments: Segments
+    ) -> list[_Landmarks | None]:
+        """Give the landmarks of each sequence that has more tokens than those, or padding."""
+        sizes = segments.offsets.diff().tolist()
+        has_any = [self.zero_padding or size > self.num_landmarks for size in sizes]
+        if not any(has_any):
+            return [None] * len(sizes)
+        means = self._means(projected[:, : 2 * projected.shape[1] // 3], segments)
+        chosen = torch.stack([part for part, wanted in zip(means, has_any, strict=True) if wanted])
+        split = chosen.unflatten(2, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        queries, keys = split[0] * split.shape[-1] ** -0.5, split[1]
+        inverses = iterated_pinv((queries @ keys.mT).softmax(-1), self.pinv_iterations)
+        found = (_Landmarks(*parts) for parts in zip(queries, keys, inverses, strict=True))
+        return [next(found) if wanted else None for wanted in has_any]
+
+    def _means(self, rows: Float[Tensor, "T e"], segments: Segments) -> Float[Tensor, "B m e"]:
+        """Average the rows of each landmark's part of each sequence, where it has any."""
+        m, index = self.num_landmarks, segments.index
+        padding = -segments.sizes % m if self.zero_padding else torch.zeros_like(segments.sizes)
+        padded = segments.sizes + padding
+        shift = padding - segments.bounds[:-1]
+        position = torch.arange(len(rows), device=rows.device) + shift[index]
+        mark = index * m + position * m // padded[index]
+        # Part s begins at the first position p with floor(p m / n) = s.
+        edges = (torch.arange(m + 1, device=rows.device) * padded.unsqueeze(1) + m - 1) // m
         # Half precision loses a sum of many.
-        terms = values.to(torch.promote_types(values.dtype, torch.float32))
-        sums = terms.new_zeros(len(terms), m, terms.shape[2]).index_add(1, segment, terms)
-        counts = torch.bincount(segment, minlength=m).to(terms.dtype)
-        return (sums / counts[:, None]).to(values.dtype)
+        terms = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        sums = terms.new_zeros(len(segments) * m, terms.shape[1]).index_add(0, mark, terms)
+        means = sums / edges.diff(dim=1).clamp(min=1).view(-1, 1)
+        return means.to(rows.dtype).unflatten(0, (-1, m))
 
     def _convolved(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h n d"]:
         # A filter a head, the same for each of its features: these are the batch.
@@ -226,14 +208,25 @@ class PreNormAttention(nn.Module):
         self.norm = nn.LayerNorm(settings.hidden_dim)
         self.attention = NystromAttention(settings)
 
-    def forward(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], AttentionMatrix]:
-        """Attend; return the tokens and the attention matrix without gradient."""
-        change, matrix = self.attention(self.norm(tokens))
-        return tokens + change, matrix
+    def forward(
+        self, tokens: Float[Tensor, "T d"], segments: Segments
+    ) -> tuple[Float[Tensor, "T d"], list[AttentionMatrix]]:
+        """See `NystromAttention`."""
+        change, matrices = self.attention(self.norm(tokens), segments)
+        return tokens + change, matrices
 
-    def exact_matrix(self, tokens: Float[Tensor, "n d"]) -> ExactMatrix:
-        """Return the layer's attention matrix without landmarks."""
-        return self.attention.exact_matrix(self.norm(tokens))
+    def exact_matrices(
+        self, tokens: Float[Tensor, "T d"], segments: Segments
+    ) -> list[AttentionMatrix]:
+        """Return the layer's attention matrices without landmarks."""
+        return self.attention.exact_matrices(self.norm(tokens), segments)
+
+
+def _exactly(
+    queries: Float[Tensor, "h n d"], keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"]
+) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
+    attended = (queries @ keys.mT).softmax(-1) @ values
+    return attended, ExactMatrix(_single(queries), _single(keys))
 
 
 def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -241,12 +234,12 @@ def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return values.detach().to(torch.promote_types(values.dtype, torch.float32))
 
 
-def iterated_pinv(matrix: Float[Tensor, "h m m"], iterations: int) -> Float[Tensor, "h m m"]:
+def iterated_pinv(matrix: Float[Tensor, "*B h m m"], iterations: int) -> Float[Tensor, "*B h m m"]:
     r"""Approximate the pseudo-inverse of each head's matrix.
 
-    $Z_0 = A^\top / (\max_i \sum_j |A_{ij}| \cdot \max_j \sum_i |A_{ij}|)$ with the maxima over all
-    heads, and $Z \leftarrow \tfrac14 Z (13 I - AZ (15 I - AZ (7 I - AZ)))$. The iteration diverges
-    in half precision, so it runs in single precision at least.
+    $Z_0 = A^\top / (\max_i \sum_j |A_{ij}| \cdot \max_j \sum_i |A_{ij}|)$ with the maxima over a
+    sequence's heads, and $Z \leftarrow \tfrac14 Z (13 I - AZ (15 I - AZ (7 I - AZ)))$. The
+    iteration diverges in half precision, so it runs in single precision at least.
 
     Example:
         >>> A = torch.eye(2, dtype=torch.float64).unsqueeze(0) * 0.5
@@ -256,7 +249,8 @@ def iterated_pinv(matrix: Float[Tensor, "h m m"], iterations: int) -> Float[Tens
     with torch.autocast(matrix.device.type, enabled=False):
         a = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
         size = a.abs()
-        z = a.mT / (size.sum(-1).max() * size.sum(-2).max())
+        largest = size.sum(-1).amax((-2, -1)) * size.sum(-2).amax((-2, -1))
+        z = a.mT / largest[..., None, None, None]
         eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
         for _ in range(iterations):
             az = a @ z

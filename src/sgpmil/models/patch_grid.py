@@ -36,16 +36,19 @@ def grid_pitch(
     one lie on grids of their own, a few pixels apart.
     """
     x, y = coords.long().unbind(1)
-    steps, bags = zip(_steps(x, y, bag_index), _steps(y, x, bag_index), strict=True)
-    step, bag = torch.cat(steps), torch.cat(bags)
     # Where no two patches share a row or a column, any pitch will do: none has a neighbour.
     largest = torch.iinfo(torch.int32).max
-    kinds, counts = torch.unique(bag * (largest + 1) + step, return_counts=True)
+    steps, bags = zip(
+        _steps(x, y, bag_index, num_bags), _steps(y, x, bag_index, num_bags), strict=True
+    )
+    keys = torch.cat(bags) * (largest + 1) + torch.cat(steps)
+    kinds, _, counts = _distinct(keys, num_bags * (largest + 1))
     bag, step = kinds // (largest + 1), kinds % (largest + 1)
-    most = counts.new_zeros(num_bags).scatter_reduce(0, bag, counts, "amax")
-    frequent = counts == most[bag]
-    pitch = step.new_full((num_bags,), largest)
-    return pitch.scatter_reduce(0, bag[frequent], step[frequent], "amin")
+    # With a place more, for what is of no bag.
+    most = counts.new_zeros(num_bags + 1).scatter_reduce(0, bag, counts, "amax")
+    frequent = step.where(counts == most[bag], largest)
+    pitch = step.new_full((num_bags + 1,), largest)
+    return pitch.scatter_reduce(0, bag, frequent, "amin")[:num_bags]
 
 
 def grid_cells(
@@ -88,8 +91,9 @@ def smooth(
     # A frame of empty cells: a step beyond an edge must not come out at the other one.
     width, height = column.max() + 3, row.max() + 3
     key = (bag_index * height + row + 1) * width + column + 1
-    occupied, cell_of, count = torch.unique(key, return_inverse=True, return_counts=True)
-    means = values.new_zeros(len(values), len(occupied)).index_add(1, cell_of, values) / count
+    occupied, cell_of, count = _distinct(key, torch.iinfo(torch.long).max)
+    sums = torch.zeros_like(values).index_add(1, cell_of, values)
+    means = sums / count.clamp(min=1)
     around = torch.zeros_like(means)
     for (dx, dy), weight in KERNEL.items():
         if (dx, dy) == (0, 0):
@@ -100,14 +104,36 @@ def smooth(
     return KERNEL[0, 0] * values + around[:, cell_of]
 
 
+def _distinct(
+    keys: Int[Tensor, " K"], filler: int
+) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"], Int[Tensor, " K"]]:
+    """Find the distinct keys, where each key stands among them, and how often each one occurs.
+
+    There are as many places as keys, and fillers (larger than any key, and occurring 0 times) in
+    those that are left: to know how many are distinct would mean to wait for the device.
+    """
+    ordered, order = keys.sort()
+    run = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
+    distinct = torch.full_like(keys, filler).scatter(0, run, ordered)
+    place = torch.empty_like(run).scatter(0, order, run)
+    counts = torch.zeros_like(run).scatter_add(0, run, torch.ones_like(run))
+    return distinct, place, counts
+
+
 def _steps(
-    along: Int[Tensor, " T"], across: Int[Tensor, " T"], bag_index: Int[Tensor, " T"]
+    along: Int[Tensor, " T"],
+    across: Int[Tensor, " T"],
+    bag_index: Int[Tensor, " T"],
+    num_bags: int,
 ) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
-    """Distances of neighbours in each line of each bag, and the bags they are of."""
+    """Distances of neighbours in each line of each bag, and the bags they are of.
+
+    Patches that are not neighbours have the distance 0, and a bag beyond the last.
+    """
     order = along.argsort()
     order = order[across[order].argsort(stable=True)]
     order = order[bag_index[order].argsort(stable=True)]
     step = along[order].diff()
     same_line = (across[order].diff() == 0) & (bag_index[order].diff() == 0)
     apart = same_line & (step > 0)
-    return step[apart], bag_index[order][1:][apart]
+    return step.where(apart, 0), bag_index[order][1:].where(apart, num_bags)

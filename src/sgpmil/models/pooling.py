@@ -7,7 +7,6 @@ The bag embedding is $z_s = \sum_i \tilde a_{si} h_i$; the pooling says what $\t
 ``normalised``  $\tilde a = a / \sum_j a_j$
 """
 
-import itertools
 from typing import Literal, get_args
 
 import torch
@@ -78,11 +77,9 @@ def pool(
     if _on_kernels(weights):
         return SegmentPool.apply(weights, embeddings, segments.bounds)
     # A product a bag: S×N×H is never formed.
-    bounds = segments.offsets.tolist()
-    embeddings = embeddings.to(weights.dtype)
-    return torch.stack(
-        [weights[:, start:end] @ embeddings[start:end] for start, end in itertools.pairwise(bounds)]
-    )
+    sizes = segments.offsets.diff().tolist()
+    parts = zip(weights.split(sizes, dim=1), embeddings.to(weights.dtype).split(sizes), strict=True)
+    return torch.stack([weight @ embedding for weight, embedding in parts])
 
 
 def _bag_sum(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tensor, "S B"]:

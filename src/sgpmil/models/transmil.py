@@ -14,21 +14,26 @@ the later layer on the left. Only the class token's row is followed, so with the
 trained Nyström operator it takes O(N·m) memory and time.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
+from sgpmil.models.attention_matrix import AttentionMatrix
 from sgpmil.models.contract import MILModel, ModelOutput
 from sgpmil.models.embedding import relu_layers
-from sgpmil.models.nystrom import AttentionMatrix, NystromSettings, PreNormAttention
+from sgpmil.models.nystrom import NystromSettings, PreNormAttention
 from sgpmil.shapes import Float
 
 __all__ = ["TransMIL", "TransMILSettings", "class_token_rollout"]
+
+_FILTERS = (7, 5, 3)
+"""Sides of the position encoding's filters, the largest first."""
 
 
 @dataclass(frozen=True)
@@ -72,34 +77,38 @@ class TransMIL(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.through(self.mlp, batch.features)
-        bounds = itertools.pairwise(batch.offsets.tolist())
-        bags = [self._bag(embeddings[start:end]) for start, end in bounds]
-        class_tokens = torch.stack([token for token, _ in bags])
-        rollout = torch.cat([score for _, score in bags])
+        sizes = batch.offsets.diff().tolist()
+        sides = [math.isqrt(size - 1) + 1 for size in sizes]
+        start = self._tokens(embeddings, sizes, sides)
+        lengths = torch.tensor([0, *(1 + side**2 for side in sides)])
+        segments = Segments.of(lengths.cumsum(0), embeddings.device)
+        tokens, first = self.first(start, segments)
+        middle = self.position(tokens, sides)
+        tokens, second = self.second(middle, segments)
+        if self.settings.rollout == "exact" and not self.training:
+            first = self.first.exact_matrices(start, segments)
+            second = self.second.exact_matrices(middle, segments)
+        # Not in half precision, in which scores would tie.
+        with torch.autocast(embeddings.device.type, enabled=False):
+            scores = [class_token_rollout(*pair) for pair in zip(first, second, strict=True)]
+        of_instances = [score[1 : 1 + n] for score, n in zip(scores, sizes, strict=True)]
+        rollout = torch.cat(of_instances)
         return ModelOutput(
-            logits=self.classifier(self.norm(class_tokens)).unsqueeze(1),
+            logits=self.classifier(self.norm(tokens[segments.bounds[:-1]])).unsqueeze(1),
             # Where the approximation is coarse it can be negative; attention is not.
             attention=rollout.clamp(min=0).unsqueeze(0),
             attention_score=rollout,
         )
 
-    def _bag(
-        self, embeddings: Float[Tensor, "N H"]
-    ) -> tuple[Float[Tensor, " H"], Float[Tensor, " N"]]:
-        """Return a bag's class token and the rollout to each of its instances."""
-        size = len(embeddings)
-        side = math.isqrt(size - 1) + 1
-        repeated = embeddings[: side**2 - size]
-        start = torch.cat([self.class_token.to(embeddings.dtype), embeddings, repeated])
-        tokens, first = self.first(start)
-        middle = self.position(tokens, side)
-        tokens, second = self.second(middle)
-        layers: tuple[AttentionMatrix, AttentionMatrix] = (first, second)
-        if self.settings.rollout == "exact" and not self.training:
-            layers = self.first.exact_matrix(start), self.second.exact_matrix(middle)
-        # Not in half precision, in which scores would tie.
-        with torch.autocast(embeddings.device.type, enabled=False):
-            return tokens[0], class_token_rollout(*layers)[1 : 1 + size]
+    def _tokens(
+        self, embeddings: Float[Tensor, "T H"], sizes: list[int], sides: list[int]
+    ) -> Float[Tensor, "_ H"]:
+        """Put a class token in front of each bag, and repeat instances to fill its square."""
+        class_token = self.class_token.to(embeddings.dtype)
+        parts = []
+        for bag, side in zip(embeddings.split(sizes), sides, strict=True):
+            parts += [class_token, bag, bag[: side**2 - len(bag)]]
+        return torch.cat(parts)
 
 
 class PositionEncoding(nn.Module):
@@ -112,14 +121,29 @@ class PositionEncoding(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.convs = nn.ModuleList(
-            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in (7, 5, 3)
+            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in _FILTERS
         )
 
-    def forward(self, tokens: Float[Tensor, "n d"], side: int) -> Float[Tensor, "n d"]:
-        """Encode all tokens but the class token, the first."""
-        image = tokens[1:].T.unflatten(1, (side, side)).unsqueeze(0)
-        image = image + sum(conv(image) for conv in self.convs)
-        return torch.cat([tokens[:1], image.squeeze(0).flatten(1).T])
+    def forward(self, tokens: Float[Tensor, "T d"], sides: list[int]) -> Float[Tensor, "T d"]:
+        """Encode all tokens but the class tokens, the first of each sequence.
+
+        Args:
+            tokens: Class token and square image of each sequence, end to end.
+            sides: Sides of the images.
+        """
+        # A convolution is linear in its filters: one with the sum of the three.
+        weights = [
+            F.pad(conv.get_parameter("weight"), [(_FILTERS[0] - size) // 2] * 4)
+            for conv, size in zip(self.convs, _FILTERS, strict=True)
+        ]
+        weight = torch.stack(weights).sum(0)
+        bias = torch.stack([conv.get_parameter("bias") for conv in self.convs]).sum(0)
+        encoded = []
+        for part, side in zip(tokens.split([1 + side**2 for side in sides]), sides, strict=True):
+            image = part[1:].T.unflatten(1, (side, side)).unsqueeze(0)
+            found = F.conv2d(image, weight, bias, padding=_FILTERS[0] // 2, groups=len(weight))
+            encoded += [part[:1], part[1:] + found.squeeze(0).flatten(1).T]
+        return torch.cat(encoded)
 
 
 @torch.no_grad()

@@ -26,7 +26,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         model: A name of `sgpmil.list_models`.
         epochs: Number of epochs; that of `training` where None, as the next four.
         learning_rate: Peak learning rate.
-        bags_per_step: Bags of an optimiser step.
+        bags_per_step: Bags of an optimiser step; where no learning rate is given, the model's
+            own is scaled with it.
         random_state: Seed.
         device: ``auto``, ``cpu`` or ``gpu``.
         model_settings: Settings of the model that differ from its defaults.
@@ -72,14 +73,18 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
         data = BagDataset.from_arrays(bags, indices.tolist(), class_names=names)
-        start = resolve_training(self.model, self.training)
-        settings = replace(
-            start,
-            epochs=_given(self.epochs, start.epochs),
-            learning_rate=_given(self.learning_rate, start.learning_rate),
-            bags_per_step=_given(self.bags_per_step, start.bags_per_step),
-            seed=_given(self.random_state, start.seed),
-            device=_given(self.device, start.device),
+        asked: dict[str, Any] = {
+            "epochs": self.epochs,
+            "learning_rate": self.learning_rate,
+            "bags_per_step": self.bags_per_step,
+            "seed": self.random_state,
+            "device": self.device,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        settings = (
+            replace(self.training, **given)
+            if isinstance(self.training, TrainingSettings)
+            else resolve_training(self.model, {**(self.training or {}), **given})
         )
         self.model_: MILModel = fit(
             data, model=self.model, model_settings=self.model_settings, training=settings
@@ -127,7 +132,3 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
             for p in self.predictions(bags).predictions
             if p.instances is not None
         ]
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

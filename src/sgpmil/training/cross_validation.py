@@ -205,6 +205,7 @@ def _run_fold(
             bags.subset(slides),
             class_names=bags.class_names,
             device=compute_device(settings.device),
+            precision=settings.precision,
         )
 
     test = predicted(fold.test)

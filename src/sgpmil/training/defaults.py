@@ -6,7 +6,8 @@ one bag a step, gradients clipped at norm 1, classes drawn equally often. Where 
 early or keeps the best epoch and there are no validation slides, all epochs are trained.
 """
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.setting_values import checked_value, unknown_name
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["default_training", "resolve_training", "training_base"]
+__all__ = ["default_training", "resolve_training", "scaled_rate", "training_base"]
 
 _ONE_BAG = TrainingSettings(bags_per_step=1, warmup_epochs=0)
 
@@ -161,6 +162,10 @@ def resolve_training(
 ) -> TrainingSettings:
     """Return how a model is trained.
 
+    Where single values change the number of bags of an optimiser step and none of them is the
+    learning rate, the model's own is scaled: see `scaled_rate`. A rate that is given, and
+    all of a `TrainingSettings`, is taken as it is.
+
     Args:
         model: A name of `sgpmil.list_models`.
         training: All of it; or values that replace single ones of the model's own; or None for
@@ -172,6 +177,8 @@ def resolve_training(
     Example:
         >>> resolve_training("clam-sb", {"epochs": 3}).learning_rate
         0.0001
+        >>> resolve_training("clam-sb", {"bags_per_step": 4}).learning_rate
+        0.0002
     """
     if isinstance(training, TrainingSettings):
         return training
@@ -185,15 +192,54 @@ def resolve_training(
     return replace(base, **given)
 
 
-def training_base(model: str, given: Collection[str]) -> TrainingSettings:
+def training_base(model: str, given: Mapping[str, Any]) -> TrainingSettings:
     """Return what single values of a model's training are put into.
 
     Args:
         model: A name of `sgpmil.list_models`.
-        given: Names of the values.
+        given: The values by name, as yet unchecked.
     """
     own = default_training(model)
     if "select" in given or "patience" in given:
         # What was asked for is not left out for want of validation slides.
-        return replace(own, validation=TrainingSettings().validation)
-    return own
+        own = replace(own, validation=TrainingSettings().validation)
+    if "learning_rate" in given:
+        return own
+    bags = math.prod(
+        _count(given.get(name, getattr(own, name)))
+        for name in ("bags_per_step", "accumulate_steps")
+    )
+    # An impossible number is refused when the values are put in.
+    return replace(own, learning_rate=scaled_rate(own, bags)) if bags else own
+
+
+def scaled_rate(own: TrainingSettings, bags: int) -> float:
+    r"""Return the learning rate of a training with another number of bags an optimiser step.
+
+    With $B_0$ bags of an optimiser step (`bags_per_step` times `accumulate_steps`) at the rate
+    $\eta_0$, it is for $B$ bags
+
+    $$ \eta(B) = \eta_0 \sqrt{B / B_0}. $$
+
+    The mean gradient of more bags is less noisy by the root of their number, and a step of Adam is
+    as long as the learning rate whatever the gradient's length. The page of results on packed
+    steps has what was measured.
+
+    Args:
+        own: The training to start from.
+        bags: Bags of an optimiser step.
+
+    Example:
+        >>> scaled_rate(TrainingSettings(learning_rate=1e-3, bags_per_step=2), 8)
+        0.002
+    """
+    usual = own.bags_per_step * own.accumulate_steps
+    return own.learning_rate * math.sqrt(bags / usual)
+
+
+def _count(value: Any) -> int:
+    """Read a number of bags; 0 where it is none."""
+    try:
+        return max(0, int(value))
+    except (TypeError, ValueError, OverflowError):
+        return 0

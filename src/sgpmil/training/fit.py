@@ -21,6 +21,7 @@ from sgpmil.errors import (
 from sgpmil.evaluation.device import compute_device
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
+from sgpmil.models.precision import resolve_precision
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import sequential_loader
 from sgpmil.training.callbacks import (
@@ -34,7 +35,7 @@ from sgpmil.training.callbacks import (
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.lightning_module import FoldData, LightningModel
 from sgpmil.training.lightning_package import lightning
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import Precision, TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
 
 __all__ = ["fit", "refuse_mixed_coordinates", "untrained_model"]
@@ -83,6 +84,7 @@ def fit(
         train, val, model=model, model_settings=model_settings, training=settings
     )
     device = compute_device(settings.device)
+    settings = replace(settings, precision=_precision(settings, device))
     train, val = _resident(train, device), None if val is None else _resident(val, device)
     network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
     if settings.precision == "64":
@@ -130,6 +132,11 @@ def fit(
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
         return _finish(network, best, data, place, _custom_kernel(model_settings))
+
+
+def _precision(settings: TrainingSettings, device: torch.device) -> Precision:
+    found: Precision = resolve_precision(settings.precision, device)  # type: ignore[assignment]
+    return found
 
 
 def _resident(bags: BagDataset, device: torch.device) -> BagDataset:

@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import TrainingError
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.precision import dense_arithmetic
 from sgpmil.training.batches import (
     PackedBatches,
     epoch_batches,
@@ -31,7 +32,7 @@ from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recording import RecordedSteps, TrainingState, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.steps import OptimiserSteps, dense_arithmetic
+from sgpmil.training.steps import OptimiserSteps
 
 __all__ = ["FoldData", "LightningModel"]
 
@@ -179,12 +180,11 @@ class LightningModel(lightning.LightningModule):
             output = self.model(batch)
             loss = self.model.loss(output, batch.labels, self.num_bags)
         self.val_loss.append((loss.total, batch.num_bags))
-        labels = batch.labels.tolist()
         # Not in half precision, in which a softmax is far from summing to 1.
-        samples = output.logits.cpu().double().softmax(-1).numpy()
-        for b, probs in enumerate(samples):
-            name = batch.slide_ids[b]
-            self.val_predictions.append(Prediction.from_samples(name, name, labels[b], probs))
+        samples = output.logits.double().softmax(-1).cpu().numpy()
+        labels = batch.labels.tolist()
+        slides = [SlideName(s, s, label) for s, label in zip(batch.slide_ids, labels, strict=True)]
+        self.val_predictions.extend(Prediction.from_batch(slides, samples))
 
     def on_validation_epoch_end(self) -> None:
         """Judge the epoch."""

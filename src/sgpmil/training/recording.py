@@ -19,7 +19,6 @@ from torch import Tensor
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import DeviceSource
-from sgpmil.bags.row_kernels import take_rows
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.triton_package import available
 from sgpmil.shapes import Float
@@ -110,6 +109,10 @@ class RecordedSteps:
         self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
         self._adam: AdamStep | None = None
         self._pool = torch.cuda.graph_pool_handle()
+        # Branches of a recording share parameters by intention.
+        quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+        if quiet is not None:
+            quiet(False)
 
     def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
         """Say whether every step of an epoch is small enough to be recorded."""
@@ -205,16 +208,7 @@ class RecordedSteps:
             [plan.num_bags + 2, plan.num_bags + 1, plan.num_bags]
         )
         segments = Segments(plan.offsets, bounds)
-        standardise = model.standardise
-        features = take_rows(
-            self.matrix,
-            starts,
-            segments,
-            standardise.mean,
-            standardise.scale,
-            standardise.limit,
-            torch.bfloat16 if settings.precision == "bf16" else torch.float32,
-        )
+        features = model.take(self.matrix, starts, segments, settings.precision)
         batch = BagBatch(
             features,
             plan.offsets,
@@ -222,7 +216,7 @@ class RecordedSteps:
             slide_ids=("",) * (plan.num_bags + 1),
             bounds=bounds,
         )
-        with standardise.done_before():
+        with model.standardise.done_before():
             _, loss = self.steps.forward(batch)
         self.steps.backward(loss)
         return loss.total.detach()

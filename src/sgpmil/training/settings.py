@@ -13,7 +13,7 @@ Schedule = Literal["cosine", "step", "exponential", "constant"]
 Monitor = Literal["loss", "balanced_accuracy", "auc"]
 Select = Literal["last", "best"]
 Validation = Literal["required", "optional"]
-Precision = Literal["32", "64", "bf16", "16"]
+Precision = Literal["auto", "32", "64", "bf16", "16"]
 Device = Literal["auto", "cpu", "gpu"]
 LoggerName = Literal["csv", "tensorboard", "mlflow", "wandb"]
 
@@ -66,6 +66,7 @@ class TrainingSettings:
         validation: What to do without validation slides where `select` or `patience` need them:
             ``required`` refuses, ``optional`` trains all epochs and keeps the last.
         precision: Arithmetic of the dense layers; the Gaussian process stays at 32 bits or more.
+            ``auto`` is ``bf16`` on GPUs that have it, and ``32`` elsewhere.
         seed: Seed of everything that is drawn.
         device: ``auto``, ``cpu`` or ``gpu``.
         logger: Where curves go besides ``metrics.csv``.
@@ -92,7 +93,7 @@ class TrainingSettings:
     patience: int = 0
     min_epochs: int = 0
     validation: Validation = "required"
-    precision: Precision = "32"
+    precision: Precision = "auto"
     seed: int = 0
     device: Device = "auto"
     logger: LoggerName = "csv"

@@ -1,6 +1,5 @@
 """An optimiser step: forward, backward, clip, step, with nothing of a framework between them."""
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
@@ -8,22 +7,10 @@ from torch import nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.precision import dense_arithmetic
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["OptimiserSteps", "dense_arithmetic"]
-
-_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
-
-
-def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """Compute dense layers in half precision where that is asked for.
-
-    Args:
-        precision: As of `TrainingSettings`.
-        device: Where they are computed.
-    """
-    half = _HALF.get(precision)
-    return torch.autocast(device.type, half, enabled=half is not None)
+__all__ = ["OptimiserSteps"]
 
 
 class OptimiserSteps:

@@ -60,6 +60,9 @@ def parsed(command):
             {"epochs": 3, "learning_rate": 1e-5, "select": "best", "precision": "64"},
         ),
         ("clam-sb", {}, {"patience": 3}),
+        ("sgpmil", {}, {"bags_per_step": 32}),
+        ("sgpmil", {}, {"bags_per_step": 32, "learning_rate": 4e-4}),
+        ("transmil", {}, {"accumulate_steps": 1, "learning_rate": 2e-4}),
         ("abmil", {}, {"seed": 7, "balanced_sampling": False, "betas": (0.8, 0.9)}),
     ],
 )

@@ -116,6 +116,8 @@ def train_command(material: RunMaterial) -> str:
     changed = [n for n, value in own_training.items() if _differs(n, value, usual_training)]
     if {"select", "patience"} & set(changed) and "validation" not in changed:
         changed.append("validation")  # which else follows the others
+    if {"bags_per_step", "accumulate_steps"} & set(changed) and "learning_rate" not in changed:
+        changed.append("learning_rate")  # likewise
     for name in changed:
         words += ["--set", f"training.{name}={_as_yaml(own_training[name])}"]
     return shlex.join(words)

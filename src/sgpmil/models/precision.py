@@ -1,0 +1,47 @@
+"""In which arithmetic dense layers are computed."""
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from sgpmil.errors import SettingsError
+
+__all__ = ["PRECISIONS", "dense_arithmetic", "resolve_precision"]
+
+PRECISIONS = ("auto", "32", "64", "bf16", "16")
+_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Say what ``auto`` is on a device: bfloat16 on GPUs that have it, else single precision.
+
+    Args:
+        precision: One of `PRECISIONS`.
+        device: Where it is computed.
+
+    Raises:
+        SettingsError: The name is none of these.
+
+    Example:
+        >>> resolve_precision("auto", torch.device("cpu"))
+        '32'
+    """
+    if precision not in PRECISIONS:
+        raise SettingsError(
+            f"Expected precision to be one of {', '.join(PRECISIONS)}, but got '{precision}'."
+        )
+    if precision != "auto":
+        return precision
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bf16" if has_bf16 else "32"
+
+
+def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """Compute dense layers in half precision where that is asked for.
+
+    Args:
+        precision: As `resolve_precision` gives it.
+        device: Where they are computed.
+    """
+    half = _HALF.get(precision)
+    return torch.autocast(device.type, half, enabled=half is not None)
