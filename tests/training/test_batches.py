@@ -1,9 +1,19 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
-from sgpmil.training.batches import PackedBatches, draw_epoch, epoch_batches, sequential_loader
+from sgpmil.bags import BagDataset, pack_bags
+from sgpmil.errors import BagError
+from sgpmil.training.batches import (
+    PackedBatches,
+    draw_epoch,
+    epoch_batches,
+    read_ahead,
+    sequential_loader,
+    store_reader,
+)
 
 from .conftest import toy_bags
 
@@ -94,3 +104,36 @@ def test_there_are_no_batches_beyond_the_last():
     for index in (2, -1):
         with pytest.raises(IndexError):
             batches[index]
+
+
+@pytest.mark.parametrize("bags_per_step", [1, 3])
+def test_batches_read_ahead_of_a_store_are_those_read_one_by_one(tmp_path, rng, bags_per_step):
+    arrays = [rng.normal(size=(n, 3)).astype(np.float32) for n in rng.integers(1, 9, 20)]
+    memory = BagDataset.from_arrays(arrays, [i % 2 for i in range(20)])
+    store = pack_bags(memory, tmp_path / "store").dataset()
+    batches = epoch_batches(
+        store,
+        seed=0,
+        epoch=0,
+        balanced=False,
+        bags_per_step=bags_per_step,
+        reader=store_reader(store),
+    )
+    found = [(b.slide_ids, b.features.clone()) for b in read_ahead(batches, torch.device("cpu"))]
+    assert sum(len(ids) for ids, _ in found) == 20
+    for ids, features in found:
+        expected = torch.cat([store.source.read(s).features for s in ids])
+        assert torch.equal(features, expected)
+
+
+def test_a_batch_that_cannot_be_read_ahead_is_the_callers_error(rng):
+    class Broken(PackedBatches):
+        def __getitem__(self, index):
+            if index == 1:
+                raise BagError("Expected a whole file.")
+            return super().__getitem__(index)
+
+    bags = BagDataset.from_arrays([rng.normal(size=(2, 3)) for _ in range(3)], [0, 1, 0])
+    seen = []
+    with pytest.raises(BagError, match="a whole file"):
+        seen.extend(read_ahead(Broken(bags, [[0], [1], [2]]), torch.device("cpu")))

@@ -48,7 +48,7 @@ def plain_epoch(steps, bags, device, dtype):
 def small(name):
     sizes = {"hidden_dims": (16, 8), "gp_dim": 6, "num_inducing": 5, "num_samples": 3}
     if name != "sgpmil":
-        sizes = {"hidden_dim": 16}
+        sizes = {"query_dim": 16} if name == "dsmil" else {"hidden_dim": 16}
     if name in ("abmil", "clam-sb", "clam-mb", "dsmil"):
         sizes["dropout"] = 0.0
     torch.manual_seed(0)

@@ -40,6 +40,7 @@ class StoreReader:
 
     def __init__(self, store: PackedStore, *, num_buffers: int = 4, pinned: bool = False) -> None:
         self.store = store
+        self.num_buffers = num_buffers
         self._pinned = pinned
         # A disk works on several requests at a time.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store")

@@ -80,9 +80,11 @@ def iter_predictions(
     on_bag: Callable[[str], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
-    model.eval()
+    # To walk through a model's modules takes as long as to predict a few slides.
+    if model.training:
+        model.eval()
     weights = next(model.parameters())
-    if device is not None and weights.device != torch.device(device):
+    if device is not None and not _is_on(weights, torch.device(device)):
         model.to(device)
         weights = next(model.parameters())
     found = "64" if weights.dtype == torch.float64 else resolve_precision(precision, weights.device)
@@ -95,6 +97,11 @@ def iter_predictions(
         running = following
     if running is not None:
         yield from _finished(running, with_instances, on_bag)
+
+
+def _is_on(weights: torch.Tensor, device: torch.device) -> bool:
+    same_index = device.index in (None, weights.device.index)
+    return weights.device.type == device.type and same_index
 
 
 def _most_instances(model: MILModel, device: torch.device) -> int:

@@ -25,6 +25,11 @@ class SideStream:
         self._side = torch.cuda.Stream(device) if recording else None
         self._block = torch.cuda.stream(self._side)
 
+    @property
+    def is_branch(self) -> bool:
+        """Whether the block is recorded as a branch of its own."""
+        return self._side is not None
+
     def __enter__(self) -> "SideStream":
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream())

@@ -176,7 +176,8 @@ class SGPMIL(MILModel):
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         segments = batch.segments
         with SideStream(batch.features.device) as side:
-            whitening = self.gp.whitening()
+            # Otherwise after the embedding: a GPU is then busy with that while it is launched.
+            whitening = self.gp.whitening() if side.is_branch else None
         embeddings, inputs = by_chunks(self._embed_and_project, batch.features)
         side.join()
         logits_of_attention = draw(

@@ -4,9 +4,11 @@ Which bags an epoch draws depends on the seed and the epoch alone, so a resumed 
 ones as an uninterrupted run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import Bag, BagBatch
@@ -14,7 +16,14 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
 
-__all__ = ["PackedBatches", "draw_epoch", "epoch_batches", "sequential_loader", "store_reader"]
+__all__ = [
+    "PackedBatches",
+    "draw_epoch",
+    "epoch_batches",
+    "read_ahead",
+    "sequential_loader",
+    "store_reader",
+]
 
 
 def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) -> list[int]:
@@ -67,9 +76,43 @@ class PackedBatches(Dataset[BagBatch]):
         return BagBatch.pack(bags) if self.reader is None else self.reader.pack(bags)
 
 
-def store_reader(dataset: BagDataset) -> StoreReader | None:
-    """Return what reads a data set's batches faster; None where it is not a packed store."""
-    return StoreReader(dataset.source) if isinstance(dataset.source, PackedStore) else None
+def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatch]:
+    """Give batches on a device; each is read while the one before it is computed with.
+
+    Args:
+        batches: The batches.
+        device: Where they go.
+    """
+    copied: list[torch.cuda.Event] = []
+
+    def read(number: int) -> BagBatch:
+        # A reader's memory is used again: what was in it must have been copied by then.
+        if copied and batches.reader is not None and number >= batches.reader.num_buffers:
+            copied[number - batches.reader.num_buffers].synchronize()
+        return batches[number]
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reading:
+        following = reading.submit(read, 0)
+        for number in range(len(batches)):
+            batch = following.result().to(device, non_blocking=True)
+            if device.type == "cuda":
+                copied.append(torch.cuda.Event())
+                copied[-1].record()
+            if number + 1 < len(batches):
+                following = reading.submit(read, number + 1)
+            yield batch
+
+
+def store_reader(dataset: BagDataset, *, pinned: bool = False) -> StoreReader | None:
+    """Return what reads a data set's batches faster; None where it is not a packed store.
+
+    Args:
+        dataset: The data set.
+        pinned: Whether a GPU takes the batches.
+    """
+    if not isinstance(dataset.source, PackedStore):
+        return None
+    return StoreReader(dataset.source, pinned=pinned)
 
 
 def epoch_batches(

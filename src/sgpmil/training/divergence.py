@@ -12,8 +12,12 @@ def first_weights_not_finite(model: MILModel) -> str | None:
     """Name the first weights that hold NaN or infinity."""
     names, parameters = zip(*model.named_parameters(), strict=True)
     # One question to the device in place of one a parameter.
-    bad = torch.stack([(~torch.isfinite(p)).any() for p in parameters]).tolist()
-    return next((name for name, is_bad in zip(names, bad, strict=True) if is_bad), None)
+    sums = torch.stack(torch._foreach_norm(parameters, 1))
+    if torch.isfinite(sums).all():
+        return None
+    # Of weights that are finite, the sum may not be.
+    bad = (name for name, p in zip(names, parameters, strict=True) if not torch.isfinite(p).all())
+    return next(bad, None)
 
 
 def likely_cause(model: MILModel, batch: BagBatch, output: ModelOutput, loss: Loss) -> str:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import TrainingError
+from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
@@ -23,6 +24,7 @@ from sgpmil.models.precision import dense_arithmetic
 from sgpmil.training.batches import (
     PackedBatches,
     epoch_batches,
+    read_ahead,
     sequential_loader,
     store_reader,
 )
@@ -100,9 +102,8 @@ class LightningModel(lightning.LightningModule):
         if self._replay(steps, batches):
             return
         last = len(batches) - 1
-        for number in range(len(batches)):
+        for number, batch in enumerate(read_ahead(batches, self.device)):
             self._stop_if_asked()
-            batch = batches[number].to(self.device, non_blocking=True)
             steps.backward(self.training_pass(steps, batch, number))
             if (number + 1) % self.settings.accumulate_steps == 0 or number == last:
                 steps.step()
@@ -235,7 +236,8 @@ class FoldData(lightning.LightningDataModule):
         self.train = train
         self.val = val
         self.settings = settings
-        self._reader = store_reader(train)
+        on_gpu = compute_device(settings.device).type == "cuda"
+        self._reader = store_reader(train, pinned=on_gpu)
 
     def train_dataloader(self) -> Any:
         """Draw the batches of the current epoch."""

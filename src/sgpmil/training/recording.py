@@ -7,6 +7,7 @@ Which rows of the resident features a step takes is read from a small *plan* on 
 an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ __all__ = ["RecordedSteps", "filled_rows", "recorded_steps"]
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
+_MANY_ROWS = 2**15
 _MOST_ROWS = 2**18
 """Rows of a step beyond which its parts are computed again in the backward pass: not recorded."""
 
@@ -37,13 +39,14 @@ _MOST_ROWS = 2**18
 def filled_rows(rows: int) -> int:
     """Give the number of rows that a recorded step is filled up to.
 
-    Small steps take as long whatever their rows; of large ones at most an eleventh is filler.
+    Small steps take as long whatever their rows; of others a twentieth is filler, of large ones a
+    tenth: to record one more takes as long as dozens of steps.
 
     Example:
         >>> [filled_rows(n) for n in (1, 300, 1500, 2200, 80_000)]
-        [256, 384, 2048, 2304, 84992]
+        [256, 384, 2048, 2304, 92800]
     """
-    steps_per_doubling = 2 if rows <= _FINE_ROWS else 8
+    steps_per_doubling = 8 if _FINE_ROWS < rows <= _MANY_ROWS else 2 if rows <= _FINE_ROWS else 4
     doublings = math.log2(max(rows, _LEAST_ROWS) / _LEAST_ROWS)
     # The small number keeps a size of the list from being rounded up to the next.
     found = _LEAST_ROWS * 2 ** (
@@ -182,15 +185,34 @@ class RecordedSteps:
             adam.launch(table)
         adam.forget_gradients()  # those of each recording are its own
         graph = torch.cuda.CUDAGraph()
-        with (
-            self._halves.in_use(),
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-        ):
+        with self._halves.in_use(), self._recorded_by(graph):
             loss = self._compute(plan, static)
             adam.launch(table)
         adam.fill(table)
         adam.forget_gradients()
         return _Recording(graph, static, table, loss)
+
+    @contextmanager
+    def _recorded_by(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Record what is launched in the block.
+
+        torch's own block collects garbage first, which takes longer than all the rest. What must
+        not happen is that garbage is collected meanwhile: memory of a GPU would be freed.
+        """
+        device = self.matrix.device
+        torch.cuda.synchronize(device)
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(torch.cuda.Stream(device)):
+                graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+                try:
+                    yield
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
 
     @contextmanager
     def _aside(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,11 +72,17 @@ def _logger(name: str, folder: Path | None) -> Logger | bool:
 def _deterministic() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    # Attributes of this module are not known to type checkers.
+    memory: Any = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # To find out who reads what nobody wrote, at the price of a pass over all memory: not needed.
+    memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=only_warned)
+        memory.fill_uninitialized_memory = filled
 
 
 @contextmanager
