@@ -48,6 +48,13 @@ def predict(
     skip_missing: SkipMissing = False,
     skip_bad: SkipBad = False,
     device: Device = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Arithmetic of the dense layers: 32, bf16, or auto, which is bf16 on GPUs that "
+            "have it."
+        ),
+    ] = "auto",
     instances: Annotated[
         bool, typer.Option(help="Write the scores of the instances to OUT/attention/.")
     ] = True,
@@ -109,6 +116,7 @@ def predict(
             bags,
             with_instances=instances,
             device=where,
+            precision=precision,
             on_bag=lambda _: bar.advance(bar.task_ids[0]),
         )
         table = write_prediction_folder(out, found, info.class_names, keep_instances=False)

@@ -2,7 +2,11 @@
 
 - `kernels`: covariance functions by name, or any of GPyTorch's
 - `means`: prior mean functions
-- `cholesky`: the factor of K_ZZ, in float64
+- `rbf`: the default kernel by hand, any other by GPyTorch
+- `cholesky`, `whitening`: the factor of K_ZZ and its inverse, in float64
+- `conditional`: draws carried by those of the inducing values
+- `carried_kernels`, `carried_programs`, `whitening_programs`: the same on a GPU
+- `side_stream`: what a GPU does beside other work
 - `sparse`: `SparseGP`, its whitened marginals and KL divergence
 - `sampling`: four ways to draw from the posterior of a bag
 - `noise`: where the standard normal draws come from

@@ -6,8 +6,10 @@
 - `sgpmil` (and AGP), `abmil`, `clam`, `dsmil`, `transmil`, `dgrmil`, `bayesmil`, `mixmil`,
   `kernel_attention`, `floors`: the models
 - `released`: checkpoints of the authors' released code
-- `embedding`, `encoder`, `pooling`, `likelihood`, `nystrom`, `variational_dropout`, `patch_grid`,
-  `mixed_effects`: the parts models share
+- `embedding`, `encoder`, `pooling`, `likelihood`, `nystrom`, `attention_matrix`,
+  `variational_dropout`, `patch_grid`, `mixed_effects`: the parts models share
+- `precision`: in which arithmetic dense layers are computed
+- `pooling_kernels`, `relu_kernels` and their `programs`: what a GPU computes in place of torch
 """
 
 from sgpmil.models.checkpoint import CheckpointInfo, load_model, save_model
