@@ -130,8 +130,8 @@ def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: 
             )
     device = next(model.parameters()).device
     with dense_arithmetic(precision, device):
-        if device.type == "cpu":
-            return model(BagBatch.pack(group))
+        if device.type == "cpu" or not model.is_recordable:
+            return model(BagBatch.pack(group).to(device))
         batch = _standardised(model, group, bags, precision)
         with model.standardise.done_before():
             return model(batch)

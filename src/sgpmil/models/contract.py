@@ -231,8 +231,9 @@ class MILModel(nn.Module, ABC):
     def is_recordable(self) -> bool:
         """Whether a training step can be recorded once and replayed for other bags.
 
-        It can where the step depends on how rows divide into bags through `Segments.bounds` alone,
-        and where bags that the loss is not told of have no part in it.
+        It can where features enter through `prepare` alone, where the step depends on how rows
+        divide into bags through `Segments.bounds` alone, and where bags that the loss is not told
+        of have no part in it.
         """
         return False
 
