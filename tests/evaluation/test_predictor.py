@@ -183,3 +183,13 @@ def test_each_slide_is_reported_when_it_is_done():
 
 def test_no_bags_give_an_empty_table():
     assert len(predict(model_of(), [])) == 0
+
+
+def test_predictions_before_a_bag_that_cannot_be_predicted_are_not_lost(monkeypatch):
+    monkeypatch.setattr(predictor, "MAX_INSTANCES", {"cpu": 1})
+    model = build_model("abmil", in_dim=3, num_classes=2)
+    bags = [*bags_of(4), Bag(torch.zeros(1, 5), "other")]
+    seen = []
+    with pytest.raises(PredictionError, match="'other' has 5"):
+        predict(model, bags, on_bag=seen.append)
+    assert seen == [bag.slide_id for bag in bags[:4]]

@@ -99,3 +99,12 @@ def test_zero_noise_is_zero():
     assert not source.per_instance(2, Segments.of(torch.tensor([0, 3])), LIKE).any()
     assert not source.per_bag(2, 3, LIKE).any()
     assert not source.per_function(2, 3, LIKE).any()
+
+
+def test_draws_remembered_from_inference_serve_where_gradients_are_asked_for():
+    source = RepeatableNoise(91)
+    with torch.inference_mode():
+        source.per_function(2, 3, LIKE)
+    weights = torch.ones(2, 3, requires_grad=True)
+    (weights * source.per_function(2, 3, LIKE)).sum().backward()
+    assert torch.equal(weights.grad, source.per_function(2, 3, LIKE))

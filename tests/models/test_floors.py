@@ -181,3 +181,10 @@ def test_half_precision_layers_leave_the_output_near(name):
 def test_impossible_settings():
     with pytest.raises(SettingsError, match="hidden_dim >= 1"):
         PoolSettings(hidden_dim=0)
+
+
+def test_weights_in_half_precision_add_up_to_one():
+    model = build_model("mean-pool", in_dim=3, num_classes=2)
+    batch = BagBatch.pack([Bag(torch.ones(1003, 3), "a", label=0)])  # bfloat16 knows 1000 and 1008
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(model(batch).weights.sum()) == pytest.approx(1, abs=1e-5)

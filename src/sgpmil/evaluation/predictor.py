@@ -81,22 +81,28 @@ def iter_predictions(
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
     # To walk through a model's modules takes as long as to predict a few slides.
-    if model.training:
+    if any(module.training for module in model.modules()):
         model.eval()
     weights = next(model.parameters())
     if device is not None and not _is_on(weights, torch.device(device)):
         model.to(device)
         weights = next(model.parameters())
     found = "64" if weights.dtype == torch.float64 else resolve_precision(precision, weights.device)
-    running: _Running | None = None
+    running: list[_Running] = []
     # A GPU computes a group while the one before it is summarised.
-    for group in _groups(bags, _most_instances(model, weights.device)):
-        following = _Running(group, _forward(model, group, bags, found))
-        if running is not None:
-            yield from _finished(running, with_instances, on_bag)
-        running = following
-    if running is not None:
-        yield from _finished(running, with_instances, on_bag)
+    ahead = 0 if weights.device.type == "cpu" else 1
+    try:
+        for group in _groups(bags, _most_instances(model, weights.device)):
+            running.append(_Running(group, _forward(model, group, bags, found)))
+            if len(running) > ahead:
+                yield from _finished(running.pop(0), with_instances, on_bag)
+    except Exception:
+        # What was computed before a bag that cannot be is not lost.
+        for group_before in running:
+            yield from _finished(group_before, with_instances, on_bag)
+        raise
+    for last in running:
+        yield from _finished(last, with_instances, on_bag)
 
 
 def _is_on(weights: torch.Tensor, device: torch.device) -> bool:
@@ -130,7 +136,7 @@ def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: 
             )
     device = next(model.parameters()).device
     with dense_arithmetic(precision, device):
-        if device.type == "cpu" or not model.is_recordable:
+        if device.type == "cpu" or precision == "64" or not model.is_recordable:
             return model(BagBatch.pack(group).to(device))
         batch = _standardised(model, group, bags, precision)
         with model.standardise.done_before():
@@ -143,7 +149,7 @@ def _standardised(
     """Pack bags on a GPU, and standardise them in the same pass over their features."""
     device = next(model.parameters()).device
     source = bags.source if isinstance(bags, BagDataset) else None
-    if isinstance(source, DeviceSource):
+    if isinstance(source, DeviceSource) and source.matrix.device == device:
         # They are there: no more is made of them than what their rows are taken into.
         batch = BagBatch.pack(group, source.matrix[:0]).to(device)
         matrix, starts = source.matrix, torch.tensor([source.start(b.slide_id) for b in group])

@@ -136,7 +136,9 @@ def _draws(
 ) -> Float[Tensor, "R S"]:
     # On the CPU: a GPU's draws depend on how many are drawn at once.
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=dtype, generator=generator).to(device)
+    # What is remembered must serve where gradients are asked for, too.
+    with torch.inference_mode(False):
+        return torch.randn(shape, dtype=dtype, generator=generator).to(device)
 
 
 _remembered_draws = lru_cache(maxsize=16)(_draws)

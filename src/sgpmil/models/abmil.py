@@ -63,6 +63,11 @@ class ABMIL(MILModel):
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
     @property
+    def instance_networks(self) -> tuple[nn.Module, ...]:
+        """The embedding."""
+        return (self.mlp,)
+
+    @property
     def is_recordable(self) -> bool:
         """A step depends on nothing but the segments' bounds."""
         return True

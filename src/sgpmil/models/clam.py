@@ -93,6 +93,11 @@ class CLAM(MILModel):
         )
 
     @property
+    def instance_networks(self) -> tuple[nn.Module, ...]:
+        """The embedding."""
+        return (self.mlp,)
+
+    @property
     def is_recordable(self) -> bool:
         """A step depends on nothing but the segments' bounds."""
         return True

@@ -182,7 +182,8 @@ class MILModel(nn.Module, ABC):
     def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
         """Standardise features, and encode them where the model has an encoder.
 
-        Features may be stored in half precision; from here on they are as the weights are.
+        Features may be stored in half precision; from here on they are as the weights are, or
+        where `take` gave them as the dense layers want them.
         """
         if not self.standardise.is_done:
             features = self.standardise(features.to(self.standardise.mean.dtype))
@@ -204,7 +205,9 @@ class MILModel(nn.Module, ABC):
             precision: Of the dense layers, which they are for.
         """
         own = self.standardise
-        dtype = torch.bfloat16 if precision == "bf16" else own.mean.dtype
+        # Half precision for dense layers alone; others may do with the features what they like.
+        is_half = precision == "bf16" and len(self.instance_networks) > 0
+        dtype = torch.bfloat16 if is_half else own.mean.dtype
         return take_rows(matrix, starts, segments, own.mean, own.scale, own.limit, dtype)
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
@@ -224,7 +227,10 @@ class MILModel(nn.Module, ABC):
 
     @property
     def instance_networks(self) -> tuple[nn.Module, ...]:
-        """Networks of single instances: nearly all the arithmetic, and all in half precision."""
+        """Networks of single instances that are computed in half precision where that is asked.
+
+        Where there are any, the first of them is the only one to see the features.
+        """
         return ()
 
     @property
@@ -233,7 +239,7 @@ class MILModel(nn.Module, ABC):
 
         It can where features enter through `prepare` alone, where the step depends on how rows
         divide into bags through `Segments.bounds` alone, and where bags that the loss is not told
-        of have no part in it.
+        of have no part in it. Nothing in it may depend on `epoch` or change a buffer.
         """
         return False
 

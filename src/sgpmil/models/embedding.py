@@ -56,14 +56,16 @@ class Standardise(nn.Module):
     @contextmanager
     def done_before(self) -> Iterator[None]:
         """Take features as they are while the block runs: they were standardised when gathered."""
-        self.is_done = True
+        before, self.is_done = self.is_done, True
         try:
             yield
         finally:
-            self.is_done = False
+            self.is_done = before
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
         """Standardise."""
+        if self.is_done:
+            return features
         found = features - self.mean
         if found.requires_grad:
             return (found / self.scale).clamp(-self.limit, self.limit)

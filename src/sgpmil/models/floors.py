@@ -74,6 +74,11 @@ class _PlainPool(MILModel):
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
     @property
+    def instance_networks(self) -> tuple[nn.Module, ...]:
+        """The embedding."""
+        return (self.mlp,)
+
+    @property
     def is_recordable(self) -> bool:
         """A step depends on nothing but the segments' bounds."""
         return True
@@ -147,5 +152,6 @@ class BagSize(MILModel):
 
 def _uniform(batch: BagBatch, like: Float[Tensor, "..."]) -> Float[Tensor, "1 T"]:
     """Give every instance of a bag the same weight, 1 in all."""
-    sizes = batch.sizes.to(like.dtype)
+    # Half precision does not know every number of instances.
+    sizes = batch.sizes.to(torch.promote_types(like.dtype, torch.float32))
     return sizes.reciprocal()[batch.bag_index].unsqueeze(0)

@@ -136,8 +136,9 @@ class SGPMIL(MILModel):
 
     @property
     def is_recordable(self) -> bool:
-        """Unless bags are sampled jointly, one by one, or the kernel is GPyTorch's to evaluate."""
-        return self.settings.sampling != "full" and ScaledRBF.of(self.gp.kernel) is not None
+        """Unless bags are sampled one by one, or libraries evaluate or factorise the kernel."""
+        own_kernel = ScaledRBF.of(self.gp.kernel) is not None
+        return self.settings.sampling != "full" and own_kernel and self.settings.num_inducing <= 128
 
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Embed instances: $h_i$."""

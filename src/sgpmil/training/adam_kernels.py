@@ -34,7 +34,8 @@ class AdamStep:
         halves: Mapping[Tensor, Tensor],
     ) -> None:
         (self._group,) = optimiser.param_groups
-        self._parameters: list[Tensor] = self._group["params"]
+        # One that never had a gradient has no state, and takes no step.
+        self._parameters = [p for p in self._group["params"] if optimiser.state.get(p)]
         self._clip = clip
         self._halves = [halves.get(p) for p in self._parameters]
         self._is_decoupled = isinstance(optimiser, torch.optim.AdamW)

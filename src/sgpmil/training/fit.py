@@ -131,6 +131,8 @@ def fit(
             if place is None:
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
+        finally:
+            module.forget_recordings()
         return _finish(network, best, data, place, _custom_kernel(model_settings))
 
 

@@ -27,7 +27,7 @@ class HalfWeights:
         networks = () if model is None else model.instance_networks
         self._layers = [m for net in networks for m in net.modules() if isinstance(m, nn.Linear)]
         self.by_parameter: dict[Tensor, Tensor] = {
-            p: p.detach().bfloat16().requires_grad_()
+            p: p.detach().bfloat16().requires_grad_(p.requires_grad)
             for layer in self._layers
             for p in layer.parameters()
         }

@@ -87,6 +87,8 @@ class LightningModel(lightning.LightningModule):
         for group in self.trainer.optimizers[0].param_groups:
             if isinstance(group["lr"], torch.Tensor):  # recorded steps read it there
                 group["lr"].fill_(rate)
+            elif self.device.type == "cuda":  # as the tensor would be, whoever comes first
+                group["lr"] = float(torch.tensor(rate))
             else:
                 group["lr"] = rate
         self.model.epoch = self.current_epoch
@@ -121,10 +123,14 @@ class LightningModel(lightning.LightningModule):
         if torch.isfinite(losses).all() and first_weights_not_finite(self.model) is None:
             self.train_loss.extend(losses.unbind())
             return True
-        # Step by step the epoch may succeed, with more jitter; or fail where it can say why.
+        # Step by step, with other noise, the epoch may succeed; or it fails where it can say why.
         before.restore()
         torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
         return False
+
+    def forget_recordings(self) -> None:
+        """Free what recorded steps hold of a GPU's memory."""
+        self._recorded, self._steps = None, None
 
     def _stop_if_asked(self) -> None:
         if self.trainer.received_sigterm:
