@@ -4,25 +4,14 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
 
 from sgpmil.gp import whitening_programs  # noqa: E402
+from tests.models.test_kernel_compilation import compiled  # noqa: E402
 
-HOPPER = GPUTarget("cuda", 90, 32)
 MOST_SHARED = 99 * 1024  # bytes that a program may have on every GPU with bfloat16
 DOUBLES = dict.fromkeys(["inverse", "inner"], "*fp64")
 PLAIN = {"stride_column": 1}
 TRANSPOSED = {"stride_row": 1}
-
-
-def compiled(program, pointers, constants):
-    known = {name: value for name, value in constants.items() if name in program.arg_names}
-    types = {
-        name: "constexpr" if name in known else pointers.get(name, "i32")
-        for name in program.arg_names
-    }
-    return triton.compile(ASTSource(program, types, known), target=HOPPER)
 
 
 @pytest.fixture(autouse=True)

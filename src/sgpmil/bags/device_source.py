@@ -18,7 +18,7 @@ from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
 from sgpmil.shapes import Float
 
-__all__ = ["DeviceSource", "fits_on_device", "on_device"]
+__all__ = ["DeviceSource", "fits_on_device", "on_device", "where_it_fits"]
 
 _ROWS_AT_ONCE = 65_536
 """Rows of a packed store that are read at a time."""
@@ -78,6 +78,11 @@ def fits_on_device(dataset: BagDataset, device: torch.device) -> bool:
         return False
     free, _ = torch.cuda.mem_get_info(device)
     return 2 * _num_bytes(dataset) < free
+
+
+def where_it_fits(dataset: BagDataset, device: torch.device) -> BagDataset:
+    """Move a data set to a device if it fits there; otherwise return it as it is."""
+    return on_device(dataset, device) if fits_on_device(dataset, device) else dataset
 
 
 def on_device(

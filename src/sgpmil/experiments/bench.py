@@ -17,7 +17,7 @@ import torch
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import fits_on_device, on_device
+from sgpmil.bags.device_source import where_it_fits
 from sgpmil.bags.files import write_text
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.peak_memory import PeakMemory
@@ -120,8 +120,8 @@ def bench(
         on_start: Called with what is measured next.
         on_row: Called with each model's result.
     """
-    train = _resident(settings.workload.train(), device)
-    test = _resident(settings.workload.test(), device)
+    train = where_it_fits(settings.workload.train(), device)
+    test = where_it_fits(settings.workload.test(), device)
     rows = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -203,18 +203,14 @@ def _growth(name: str, settings: BenchSettings, device: torch.device) -> Iterabl
     torch.manual_seed(0)
     model = build_model(name, in_dim=in_dim, num_classes=2).to(device)
     for size in (n for n in _BAG_SIZES if n <= settings.largest):
-        bags = _resident(random_dataset(np.array([size]), in_dim, seed=0), device)
+        bags = where_it_fits(random_dataset(np.array([size]), in_dim, seed=0), device)
         yield _point(model, bags, "instances", size, "predict", settings.repeats, device)
         if 10 * size <= settings.largest:
             yield _point(model, bags, "instances", size, "train", settings.repeats, device)
     for count in _BAG_COUNTS:
-        bags = _resident(random_dataset(np.full(count, _GROWING_BAG), in_dim, seed=0), device)
+        bags = where_it_fits(random_dataset(np.full(count, _GROWING_BAG), in_dim, seed=0), device)
         yield _point(model, bags, "bags", count, "predict", settings.repeats, device)
         yield _point(model, bags, "bags", count, "train", settings.repeats, device)
-
-
-def _resident(bags: BagDataset, device: torch.device) -> BagDataset:
-    return on_device(bags, device) if fits_on_device(bags, device) else bags
 
 
 def _point(

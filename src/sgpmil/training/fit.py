@@ -10,7 +10,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import fits_on_device, on_device
+from sgpmil.bags.device_source import where_it_fits
 from sgpmil.errors import (
     BagError,
     CheckpointError,
@@ -85,7 +85,8 @@ def fit(
     )
     device = compute_device(settings.device)
     settings = replace(settings, precision=_precision(settings, device))
-    train, val = _resident(train, device), None if val is None else _resident(val, device)
+    train = where_it_fits(train, device)
+    val = None if val is None else where_it_fits(val, device)
     network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
     if settings.precision == "64":
         network.double()
@@ -139,11 +140,6 @@ def fit(
 def _precision(settings: TrainingSettings, device: torch.device) -> Precision:
     found: Precision = resolve_precision(settings.precision, device)  # type: ignore[assignment]
     return found
-
-
-def _resident(bags: BagDataset, device: torch.device) -> BagDataset:
-    """Move bags to a GPU where they fit."""
-    return on_device(bags, device) if fits_on_device(bags, device) else bags
 
 
 def untrained_model(
