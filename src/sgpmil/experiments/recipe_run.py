@@ -48,6 +48,7 @@ def run_recipe(
     resume: bool = False,
     overwrite: bool = False,
     only_folds: Sequence[str] | None = None,
+    folds_at_once: int | None = None,
     progress: bool = True,
 ) -> CrossValidation:
     """Carry out a recipe: train and test every fold.
@@ -60,6 +61,7 @@ def run_recipe(
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run.
+        folds_at_once: As of `cross_validate`.
         progress: Whether to show a progress bar.
     """
     return cross_validate(
@@ -73,6 +75,7 @@ def run_recipe(
         resume=resume,
         overwrite=overwrite,
         only_folds=only_folds,
+        folds_at_once=folds_at_once,
         allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
         on_shared_case=recipe.data.shared_case,
         progress=progress,

@@ -13,6 +13,7 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.models.checkpoint import save_model
 from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.lightning_package import TorchCheckpointIO, lightning
+from sgpmil.training.turns import resting
 
 __all__ = [
     "AtomicCheckpointIO",
@@ -35,7 +36,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Write whole or not at all, so that a kill in mid-write leaves the last good one."""
         del storage_options
-        with atomic_path(path) as temporary:
+        with resting(), atomic_path(path) as temporary:
             torch.save(checkpoint, temporary)
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,13 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit, refuse_mixed_coordinates, untrained_model
-from sgpmil.training.progress import FoldProgress, fold_progress
+from sgpmil.training.folds_at_once import default_folds_at_once
+from sgpmil.training.progress import FoldProgress, run_progress
 from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.run_lock import run_lock
 from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.trainer import quiet_and_deterministic
+from sgpmil.training.turns import resting, take_turns
 
 __all__ = ["CrossValidation", "cross_validate"]
 
@@ -70,6 +74,7 @@ def cross_validate(
     resume: bool = False,
     overwrite: bool = False,
     only_folds: Sequence[str] | None = None,
+    folds_at_once: int | None = None,
     allow_missing: bool = False,
     on_shared_case: str = "error",
     progress: bool = True,
@@ -88,6 +93,8 @@ def cross_validate(
         resume: Go on with an interrupted run.
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run; all by default. The result has all that are done.
+        folds_at_once: Folds that are trained side by side on a GPU; None takes as many as are
+            faster than one after another. Results are the same.
         allow_missing: Leave out slides of the splits that have no bag.
         on_shared_case: ``error``, or ``warn`` about a patient in two parts of a fold.
         progress: Whether to show a progress bar.
@@ -100,6 +107,8 @@ def cross_validate(
     """
     if resume and overwrite:
         raise SettingsError("Expected resume or overwrite of a run, but got both.")
+    if folds_at_once is not None and folds_at_once < 1:
+        raise SettingsError(f"Expected folds_at_once >= 1, but got {folds_at_once}.")
     settings = resolve_training(model, training)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
@@ -150,21 +159,27 @@ def cross_validate(
             folder = open_run(
                 Path(run), folds, description, data=data, resume=resume, overwrite=overwrite
             )
-        bar = stack.enter_context(fold_progress(settings.epochs, show=progress))
-        metrics, tables = [], []
+        bars = stack.enter_context(run_progress(settings.epochs, show=progress))
         done_before = {f.name for f in folds if folder is not None and folder.is_done(f.name)}
         wanted = [fold for fold in folds if fold.name in selected | done_before]
-        for number, fold in enumerate(wanted, start=1):
+
+        def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
+            fold = wanted[number]
             done = fold.name in done_before
-            bar.start(f"{model}, fold {fold.name} ({number} of {len(wanted)})")
-            predictions = (
-                folder.read(fold.name)
-                if done and folder is not None
-                else _run_fold(bags, fold, model, model_settings, settings, folder, resume, bar)
-            )
-            tables.append(predictions)
-            metrics.append(evaluate(predictions, fold.name))
-            bar.say(_fold_line(metrics[-1], done))
+            with bars.fold(f"{model}, fold {fold.name} ({number + 1} of {len(wanted)})") as bar:
+                predictions = (
+                    folder.read(fold.name)
+                    if done and folder is not None
+                    else _run_fold(bags, fold, model, model_settings, settings, folder, resume, bar)
+                )
+                metrics = evaluate(predictions, fold.name)
+                bar.say(_fold_line(metrics, done))
+            return predictions, metrics
+
+        at_once = folds_at_once or default_folds_at_once(network, settings, bags, device)
+        stack.enter_context(quiet_and_deterministic())
+        results = take_turns([partial(tested, i) for i in range(len(wanted))], at_once, device)
+        tables, metrics = zip(*results, strict=True)
         if folder is not None:
             write_metrics(folder.metrics, metrics)
     return CrossValidation(tuple(metrics), tuple(tables), None if run is None else Path(run))
@@ -211,7 +226,9 @@ def _run_fold(
     test = predicted(fold.test)
     if folder is not None:
         # Thresholds, temperatures and prediction sets are fitted on the validation slides.
-        folder.write(fold.name, test, predicted(fold.val) if fold.val else None)
+        validation = predicted(fold.val) if fold.val else None
+        with resting():
+            folder.write(fold.name, test, validation)
     return test
 
 

@@ -31,10 +31,12 @@ from sgpmil.training.batches import (
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
+from sgpmil.training.random_numbers import seed_torch
 from sgpmil.training.recording import RecordedSteps, TrainingState, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
+from sgpmil.training.turns import give_way, resting
 
 __all__ = ["FoldData", "LightningModel"]
 
@@ -99,8 +101,7 @@ class LightningModel(lightning.LightningModule):
         """Train on the batches of an epoch."""
         del batch_idx
         steps = self._optimiser_steps()
-        # From the epoch alone, so that a resume repeats.
-        torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+        self._seed_epoch()
         if self._replay(steps, batches):
             return
         last = len(batches) - 1
@@ -120,21 +121,28 @@ class LightningModel(lightning.LightningModule):
             return False
         before = TrainingState(steps)
         losses = self._recorded.epoch(batches.groups, self._stop_if_asked)
+        with resting():
+            torch.cuda.current_stream(self.device).synchronize()
         if torch.isfinite(losses).all() and first_weights_not_finite(self.model) is None:
             self.train_loss.extend(losses.unbind())
             return True
         # Step by step, with other noise, the epoch may succeed; or it fails where it can say why.
         before.restore()
-        torch.manual_seed(_epoch_seed(self.settings.seed, self.current_epoch))
+        self._seed_epoch()
         return False
 
     def forget_recordings(self) -> None:
         """Free what recorded steps hold of a GPU's memory."""
         self._recorded, self._steps = None, None
 
+    def _seed_epoch(self) -> None:
+        """Seed from the epoch alone, so that a resume repeats."""
+        seed_torch(_epoch_seed(self.settings.seed, self.current_epoch), self.device)
+
     def _stop_if_asked(self) -> None:
         if self.trainer.received_sigterm:
             raise SIGTERMException
+        give_way()
 
     def training_pass(self, steps: OptimiserSteps, batch: BagBatch, number: int) -> Loss:
         """Compute the loss of a packed batch, the epoch's next.
@@ -246,17 +254,18 @@ class FoldData(lightning.LightningDataModule):
         self._reader = store_reader(train, pinned=on_gpu)
 
     def train_dataloader(self) -> Any:
-        """Draw the batches of the current epoch."""
-        epoch = 0 if self.trainer is None else self.trainer.current_epoch
-        batches = epoch_batches(
+        """Return what draws the batches of an epoch when it begins."""
+        return DataLoader(_Epoch(self._draw), batch_size=None)
+
+    def _draw(self) -> PackedBatches:
+        return epoch_batches(
             self.train,
             seed=self.settings.seed,
-            epoch=epoch,
+            epoch=0 if self.trainer is None else self.trainer.current_epoch,
             balanced=self.settings.balanced_sampling,
             bags_per_step=self.settings.bags_per_step,
             reader=self._reader,
         )
-        return DataLoader(_Single(batches), batch_size=None)
 
     def val_dataloader(self) -> Any:
         """Return the validation bags in order."""
@@ -271,11 +280,11 @@ class FoldData(lightning.LightningDataModule):
         return batch.to(device, non_blocking=True) if isinstance(batch, BagBatch) else batch
 
 
-class _Single(Dataset[PackedBatches]):
-    """An epoch as one item."""
+class _Epoch(Dataset[PackedBatches]):
+    """An epoch as one item, drawn when it is asked for."""
 
-    def __init__(self, batches: PackedBatches) -> None:
-        self.batches = batches
+    def __init__(self, draw: Callable[[], PackedBatches]) -> None:
+        self.draw = draw
 
     def __len__(self) -> int:
         return 1
@@ -283,7 +292,7 @@ class _Single(Dataset[PackedBatches]):
     def __getitem__(self, index: int) -> PackedBatches:
         if index != 0:
             raise IndexError(index)
-        return self.batches
+        return self.draw()
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

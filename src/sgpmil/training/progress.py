@@ -1,4 +1,4 @@
-"""A progress bar over the folds and epochs of a run."""
+"""Progress bars over the epochs of the folds that are being trained."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,25 +7,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-__all__ = ["FoldProgress", "fold_progress"]
+__all__ = ["FoldProgress", "RunProgress", "run_progress"]
 
 
 class FoldProgress:
-    """Shows where a run is.
+    """Shows where a fold is.
 
     Args:
-        bar: The bar.
+        bar: The bars of the run.
         epochs: Epochs of a fold.
+        text: What is shown of the fold.
     """
 
-    def __init__(self, bar: Progress, epochs: int) -> None:
+    def __init__(self, bar: Progress, epochs: int, text: str) -> None:
         self.bar = bar
         self.epochs = epochs
-        self.task = bar.add_task("", total=epochs, state="")
-
-    def start(self, text: str) -> None:
-        """Begin a fold."""
-        self.bar.reset(self.task, total=self.epochs, description=text, state="")
+        self.task = bar.add_task(text, total=epochs, state="")
 
     def epoch(self, metrics: Mapping[str, int | float]) -> None:
         """End an epoch."""
@@ -39,7 +36,8 @@ class FoldProgress:
 
     def trained(self) -> None:
         """End the training of a fold, be it before its last epoch."""
-        done = int(self.bar.tasks[self.task].completed) or self.epochs
+        (task,) = (task for task in self.bar.tasks if task.id == self.task)
+        done = int(task.completed) or self.epochs
         self.bar.update(self.task, total=done, completed=done, state="testing")
 
     def say(self, text: str) -> None:
@@ -47,9 +45,31 @@ class FoldProgress:
         self.bar.console.print(text, highlight=False)
 
 
+class RunProgress:
+    """Shows where a run is, a line for each fold that is being trained.
+
+    Args:
+        bar: The bars.
+        epochs: Epochs of a fold.
+    """
+
+    def __init__(self, bar: Progress, epochs: int) -> None:
+        self.bar = bar
+        self.epochs = epochs
+
+    @contextmanager
+    def fold(self, text: str) -> Iterator[FoldProgress]:
+        """Show a fold while the block runs."""
+        shown = FoldProgress(self.bar, self.epochs, text)
+        try:
+            yield shown
+        finally:
+            self.bar.remove_task(shown.task)
+
+
 @contextmanager
-def fold_progress(epochs: int, *, show: bool) -> Iterator[FoldProgress]:
-    """Show a bar while the block runs.
+def run_progress(epochs: int, *, show: bool) -> Iterator[RunProgress]:
+    """Show bars while the block runs.
 
     Args:
         epochs: Epochs of a fold.
@@ -69,4 +89,4 @@ def fold_progress(epochs: int, *, show: bool) -> Iterator[FoldProgress]:
     )
     console = Console(stderr=True, quiet=not show)
     with Progress(*columns, console=console, transient=True, expand=True, disable=not show) as bar:
-        yield FoldProgress(bar, epochs)
+        yield RunProgress(bar, epochs)

@@ -22,12 +22,14 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.triton_package import available
+from sgpmil.models.contract import MILModel
 from sgpmil.shapes import Float
 from sgpmil.training.adam_kernels import AdamStep
 from sgpmil.training.half_weights import HalfWeights
+from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 
-__all__ = ["RecordedSteps", "filled_rows", "recorded_steps"]
+__all__ = ["RecordedSteps", "TrainingState", "can_record", "filled_rows", "recorded_steps"]
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
@@ -62,17 +64,27 @@ def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps |
         steps: The model, its optimiser and settings.
         train: Training bags.
     """
-    settings = steps.settings
-    on_gpu = isinstance(train.source, DeviceSource) and train.source.matrix.is_cuda
-    possible = (
-        on_gpu
+    possible = can_record(steps.model, steps.settings, train)
+    return RecordedSteps(steps, train) if possible else None
+
+
+def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -> bool:
+    """Say whether steps of a model can be recorded.
+
+    Args:
+        model: The model.
+        settings: How it is trained.
+        train: Training bags.
+    """
+    return (
+        isinstance(train.source, DeviceSource)
+        and train.source.matrix.is_cuda
         and available()
-        and steps.model.is_recordable
-        and settings.precision in ("32", "bf16")
+        and model.is_recordable
+        and settings.precision in ("auto", "32", "bf16")
         and settings.optimiser in ("adamw", "adam")
         and settings.accumulate_steps == 1
     )
-    return RecordedSteps(steps, train) if possible else None
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,7 @@ class RecordedSteps:
         self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
         self._adam: AdamStep | None = None
         self._pool = torch.cuda.graph_pool_handle()
+        self._aside_stream = torch.cuda.Stream(self.matrix.device)
         # Branches of a recording share parameters by intention.
         quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
         if quiet is not None:
@@ -196,15 +209,14 @@ class RecordedSteps:
     def _recorded_by(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         """Record what is launched in the block.
 
-        torch's own block collects garbage first, which takes longer than all the rest. What must
-        not happen is that garbage is collected meanwhile: memory of a GPU would be freed.
+        torch's own block waits for the GPU and collects garbage first, which takes longer than all
+        the rest. What must not happen is that garbage is collected meanwhile: memory of a GPU
+        would be freed.
         """
-        device = self.matrix.device
-        torch.cuda.synchronize(device)
         collects = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.stream(torch.cuda.Stream(device)):
+            with torch.cuda.stream(self._aside_stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
                 try:
                     yield
@@ -218,7 +230,7 @@ class RecordedSteps:
     def _aside(self) -> Iterator[None]:
         """Compute on a stream of its own, and leave the epoch's random numbers as they are."""
         device = self.matrix.device
-        aside = torch.cuda.Stream(device)
+        aside = self._aside_stream
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.random.fork_rng([device]), torch.cuda.stream(aside):
             yield
@@ -280,7 +292,11 @@ class TrainingState:
 
     def __init__(self, steps: OptimiserSteps) -> None:
         self.steps = steps
-        self._values = [(tensor, tensor.detach().clone()) for tensor in self._tensors()]
+        tensors = self._tensors()
+        with torch.no_grad():
+            copies = [torch.empty_like(tensor) for tensor in tensors]
+            torch._foreach_copy_(copies, tensors)  # all at once: there are dozens of small ones
+        self._values = list(zip(tensors, copies, strict=True))
 
     def restore(self) -> None:
         """Put everything back; state that did not exist becomes zero, as it begins."""

@@ -15,7 +15,7 @@ from sgpmil.training.callbacks import AtomicCheckpointIO
 from sgpmil.training.lightning_package import Logger, lightning
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["lightning_trainer"]
+__all__ = ["lightning_trainer", "quiet_and_deterministic"]
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def lightning_trainer(
         SettingsError: A GPU is asked for and there is none.
         MissingPartError: The logger's package is not installed.
     """
-    with _quiet_lightning(), _deterministic():
+    with quiet_and_deterministic():
         yield lightning.Trainer(
             accelerator=compute_device(settings.device).type,
             devices=1,
@@ -45,8 +45,17 @@ def lightning_trainer(
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
-            reload_dataloaders_every_n_epochs=1,
         )
+
+
+@contextmanager
+def quiet_and_deterministic() -> Iterator[None]:
+    """Make torch deterministic and Lightning quiet while the block runs.
+
+    Both are the whole process's: around trainers that take turns there must be such a block.
+    """
+    with _quiet_lightning(), _deterministic():
+        yield
 
 
 def _logger(name: str, folder: Path | None) -> Logger | bool:

@@ -1,0 +1,217 @@
+"""Jobs that take turns, so that their work on a GPU is done side by side.
+
+The steps of one model leave a GPU half idle, and to launch them takes a tenth of the time they run.
+Several models can be trained at once, then, each on a stream of its own. Each has a thread, but
+only one thread runs at a time, from one step to the next: nothing here, in torch or in Lightning
+has to be safe for threads, and no recording is disturbed. Each has random numbers of its own, and
+computes what it would compute alone.
+"""
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+
+from sgpmil.training.random_numbers import RandomNumbers
+
+__all__ = ["give_way", "resting", "take_turns"]
+
+T = TypeVar("T")
+
+_here = threading.local()
+
+_PATIENCE = 0.2
+"""Seconds after which the thread that waits for jobs looks for signals."""
+
+
+def give_way() -> None:
+    """Let the other jobs have a turn each; nothing happens where there are none."""
+    worker: _Worker | None = getattr(_here, "worker", None)
+    if worker is not None:
+        worker.give_way()
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Let other jobs run while this one waits for a GPU or a disk.
+
+    The block must not draw random numbers, nor change anything that jobs share.
+    """
+    worker: _Worker | None = getattr(_here, "worker", None)
+    if worker is None:
+        yield
+        return
+    worker.leave()
+    try:
+        yield
+    finally:
+        worker.enter()
+
+
+def take_turns(jobs: Sequence[Callable[[], T]], at_once: int, device: torch.device) -> list[T]:
+    """Do jobs, several of them at once, and return their results.
+
+    Where one fails the others are ended at their next step, and its error is raised.
+
+    Args:
+        jobs: The jobs. They are begun in this order.
+        at_once: How many at most.
+        device: Where they compute.
+
+    Raises:
+        KeyboardInterrupt: The user, or the system, asked to stop.
+    """
+    if at_once <= 1 or len(jobs) <= 1:
+        return [job() for job in jobs]
+    queue = _Queue(jobs)
+    before = RandomNumbers(device, shared=True)
+    workers = [_Worker(queue, device) for _ in range(min(at_once, len(jobs)))]
+    threads = [threading.Thread(target=worker.work, daemon=True) for worker in workers]
+    try:
+        with _termination_interrupts():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    # A signal that another thread was given is looked at after the wait.
+                    thread.join(_PATIENCE)
+    finally:
+        # After Ctrl-C: whatever a job was writing is written, and nothing is begun.
+        queue.is_stopped = True
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+        before.take_up()
+    if queue.errors:
+        raise queue.errors[min(queue.errors)]
+    return [queue.results[number] for number in range(len(jobs))]
+
+
+class _Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """Ends a job because another failed, or the user asked."""
+
+
+class _Turn:
+    """A lock that is given to those who wait in the order they came."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._is_taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self) -> None:
+        with self._guard:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()
+
+    def give(self) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
+
+
+class _Queue:
+    """Jobs, whose turn it is, and what came of them."""
+
+    def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
+        self.turn = _Turn()
+        self.is_stopped = False
+        self.results: dict[int, Any] = {}
+        self.errors: dict[int, BaseException] = {}
+        self._jobs = list(jobs)
+        self._begun = 0
+
+    def do_next(self) -> bool:
+        """Do a job; say whether there was one."""
+        if self.is_stopped or self._begun == len(self._jobs):
+            return False
+        number = self._begun
+        self._begun += 1
+        try:
+            self.results[number] = self._jobs[number]()
+        except _Stopped:
+            return False
+        except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
+            self.errors[number] = error
+            self.is_stopped = True
+            return False
+        return True
+
+
+class _Worker:
+    """A thread that does jobs one after another, when it is its turn."""
+
+    def __init__(self, queue: _Queue, device: torch.device) -> None:
+        self._queue = queue
+        self._device = device
+        self._random = RandomNumbers(device)
+
+    def work(self) -> None:
+        """Do jobs until there are none."""
+        _here.worker = self
+        self.enter()
+        try:
+            with self._stream():
+                while self._queue.do_next():
+                    pass
+        finally:
+            self.leave()
+
+    def enter(self) -> None:
+        """Wait for a turn."""
+        self._queue.turn.take()
+        self._random.take_up()
+
+    def leave(self) -> None:
+        """Give up the turn."""
+        self._random.put_aside()
+        self._queue.turn.give()
+
+    def give_way(self) -> None:
+        """Let others have a turn, and end if the jobs are to."""
+        if self._queue.turn.is_awaited:
+            self.leave()
+            self.enter()
+        if self._queue.is_stopped:
+            raise _Stopped
+
+    def _stream(self) -> AbstractContextManager[Any]:
+        if self._device.type != "cuda":
+            return nullcontext()
+        if self._device.index is not None:
+            torch.cuda.set_device(self._device)
+        # Others are recorded on streams of the usual priority, which torch hands out in a circle:
+        # one of these could be theirs.
+        return torch.cuda.stream(torch.cuda.Stream(self._device, priority=-1))
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Treat a request to terminate as Ctrl-C, as Lightning does where it trains in this thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
