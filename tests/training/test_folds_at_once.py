@@ -116,9 +116,10 @@ def test_a_fold_that_fails_ends_the_others_and_loses_nothing(tmp_path, monkeypat
     same_runs(whole, run_all(tmp_path / "failed", at_once=2, resume=True))
 
 
-def test_a_number_below_one_is_refused():
-    with pytest.raises(SettingsError, match="folds_at_once >= 1"):
-        run_all(None, at_once=0)
+@pytest.mark.parametrize("number", [0, 9])
+def test_too_few_or_too_many_are_refused(number):
+    with pytest.raises(SettingsError, match=f"from 1 to 8, but got {number}"):
+        run_all(None, at_once=number)
 
 
 def test_one_at_a_time_where_steps_are_not_recorded():

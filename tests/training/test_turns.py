@@ -121,10 +121,14 @@ def test_an_error_ends_the_others_and_is_raised():
 def test_who_asks_to_stop_is_heard(number):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ended = []
+    both = threading.Barrier(2)
 
-    def job():
+    def job(signals):
         try:
-            signal.raise_signal(number)
+            with resting():
+                both.wait(10)
+            if signals:
+                signal.raise_signal(number)
             while True:
                 give_way()
                 time.sleep(0.001)
@@ -133,8 +137,8 @@ def test_who_asks_to_stop_is_heard(number):
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            take_turns([job, job], 2, CPU)
+            take_turns([lambda: job(True), lambda: job(False)], 2, CPU)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert ended
+    assert len(ended) == 2
     assert not [thread for thread in threading.enumerate() if "(work)" in thread.name]

@@ -83,6 +83,7 @@ def train(
         int | None,
         typer.Option(
             min=1,
+            max=8,
             help="Folds trained side by side on a GPU. By itself as many as are faster than one "
             "after another; fewer need less of its memory. Results are the same.",
         ),

@@ -10,6 +10,8 @@ from types import TracebackType
 
 import torch
 
+from sgpmil.gp.streams import own_stream
+
 __all__ = ["SideStream"]
 
 
@@ -22,7 +24,9 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self._side = torch.cuda.Stream(device) if recording else None
+        self._side: torch.cuda.Stream | None = None
+        if recording:
+            self._side = own_stream(device, "beside", torch.cuda.current_stream(device).cuda_stream)
         self._block = torch.cuda.stream(self._side)
 
     @property

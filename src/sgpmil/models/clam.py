@@ -235,5 +235,6 @@ def smooth_top1_svm(
         tensor([51.])
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    margin = 1 - F.one_hot(targets, scores.shape[-1])
-    return (scores + margin - scores.gather(-1, targets.unsqueeze(-1))).logsumexp(-1)
+    is_target = targets.unsqueeze(-1) == torch.arange(scores.shape[-1], device=scores.device)
+    own = scores.where(is_target, 0).sum(-1, keepdim=True)
+    return (scores + ~is_target - own).logsumexp(-1)

@@ -29,7 +29,7 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit, refuse_mixed_coordinates, untrained_model
-from sgpmil.training.folds_at_once import default_folds_at_once
+from sgpmil.training.folds_at_once import MOST_AT_ONCE, default_folds_at_once
 from sgpmil.training.progress import FoldProgress, run_progress
 from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.run_lock import run_lock
@@ -107,8 +107,10 @@ def cross_validate(
     """
     if resume and overwrite:
         raise SettingsError("Expected resume or overwrite of a run, but got both.")
-    if folds_at_once is not None and folds_at_once < 1:
-        raise SettingsError(f"Expected folds_at_once >= 1, but got {folds_at_once}.")
+    if folds_at_once is not None and not 1 <= folds_at_once <= MOST_AT_ONCE:
+        raise SettingsError(
+            f"Expected folds_at_once from 1 to {MOST_AT_ONCE}, but got {folds_at_once}."
+        )
     settings = resolve_training(model, training)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)

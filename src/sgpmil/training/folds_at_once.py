@@ -7,7 +7,10 @@ from sgpmil.models.contract import MILModel
 from sgpmil.training.recording import can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["default_folds_at_once"]
+__all__ = ["MOST_AT_ONCE", "default_folds_at_once"]
+
+MOST_AT_ONCE = 8
+"""Folds for which a GPU has streams enough: each needs three of its 32."""
 
 _MOST = 4
 """Folds beyond which a GPU gains little more."""

@@ -51,6 +51,6 @@ class RandomNumbers:
 
 
 def _of_gpu(device: torch.device) -> torch.Generator:
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]

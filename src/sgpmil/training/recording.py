@@ -22,6 +22,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.triton_package import available
+from sgpmil.gp.streams import own_stream
 from sgpmil.models.contract import MILModel
 from sgpmil.shapes import Float
 from sgpmil.training.adam_kernels import AdamStep
@@ -124,7 +125,10 @@ class RecordedSteps:
         self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
         self._adam: AdamStep | None = None
         self._pool = torch.cuda.graph_pool_handle()
-        self._aside_stream = torch.cuda.Stream(self.matrix.device)
+        device = self.matrix.device
+        self._aside_stream = own_stream(
+            device, "recording", torch.cuda.current_stream(device).cuda_stream
+        )
         # Branches of a recording share parameters by intention.
         quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
         if quiet is not None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from sgpmil.gp.streams import own_stream
 from sgpmil.training.random_numbers import RandomNumbers
 
 __all__ = ["give_way", "resting", "take_turns"]
@@ -69,23 +70,23 @@ def take_turns(jobs: Sequence[Callable[[], T]], at_once: int, device: torch.devi
         return [job() for job in jobs]
     queue = _Queue(jobs)
     before = RandomNumbers(device, shared=True)
-    workers = [_Worker(queue, device) for _ in range(min(at_once, len(jobs)))]
+    workers = [_Worker(number, queue, device) for number in range(min(at_once, len(jobs)))]
     threads = [threading.Thread(target=worker.work, daemon=True) for worker in workers]
-    try:
-        with _termination_interrupts():
+    with _termination_interrupts():
+        try:
             for thread in threads:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
                     # A signal that another thread was given is looked at after the wait.
                     thread.join(_PATIENCE)
-    finally:
-        # After Ctrl-C: whatever a job was writing is written, and nothing is begun.
-        queue.is_stopped = True
-        for thread in threads:
-            if thread.is_alive():
-                thread.join()
-        before.take_up()
+        finally:
+            # After Ctrl-C: whatever a job was writing is written, and nothing is begun.
+            queue.is_stopped = True
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join()
+            before.take_up()
     if queue.errors:
         raise queue.errors[min(queue.errors)]
     return [queue.results[number] for number in range(len(jobs))]
@@ -156,7 +157,8 @@ class _Queue:
 class _Worker:
     """A thread that does jobs one after another, when it is its turn."""
 
-    def __init__(self, queue: _Queue, device: torch.device) -> None:
+    def __init__(self, number: int, queue: _Queue, device: torch.device) -> None:
+        self._number = number
         self._queue = queue
         self._device = device
         self._random = RandomNumbers(device)
@@ -195,9 +197,7 @@ class _Worker:
             return nullcontext()
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
-        # Others are recorded on streams of the usual priority, which torch hands out in a circle:
-        # one of these could be theirs.
-        return torch.cuda.stream(torch.cuda.Stream(self._device, priority=-1))
+        return torch.cuda.stream(own_stream(self._device, "turns", self._number))
 
 
 @contextmanager
