@@ -10,7 +10,7 @@ from sgpmil.training.settings import TrainingSettings
 __all__ = ["MOST_AT_ONCE", "default_folds_at_once"]
 
 MOST_AT_ONCE = 8
-"""Folds for which a GPU has streams enough: each needs three of its 32."""
+"""Folds for which torch has streams enough: each needs two of either priority, of 32."""
 
 _MOST = 4
 """Folds beyond which a GPU gains little more."""

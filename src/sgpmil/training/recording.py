@@ -126,9 +126,9 @@ class RecordedSteps:
         self._adam: AdamStep | None = None
         self._pool = torch.cuda.graph_pool_handle()
         device = self.matrix.device
-        self._aside_stream = own_stream(
-            device, "recording", torch.cuda.current_stream(device).cuda_stream
-        )
+        owner = torch.cuda.current_stream(device).cuda_stream
+        self._recorded_stream = own_stream(device, "recorded", owner)
+        self._aside_stream = own_stream(device, "aside", owner, priority=-1)
         # Branches of a recording share parameters by intention.
         quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
         if quiet is not None:
@@ -220,7 +220,7 @@ class RecordedSteps:
         collects = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.stream(self._aside_stream):
+            with torch.cuda.stream(self._recorded_stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
                 try:
                     yield

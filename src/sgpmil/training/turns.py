@@ -197,7 +197,7 @@ class _Worker:
             return nullcontext()
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
-        return torch.cuda.stream(own_stream(self._device, "turns", self._number))
+        return torch.cuda.stream(own_stream(self._device, "turns", self._number, priority=-1))
 
 
 @contextmanager
