@@ -140,7 +140,7 @@ def test_memory_limits_how_many(monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
         return default_folds_at_once(model, quick(bags_per_step=2), bags, torch.device("cuda"))
 
-    assert found(100 * room) == folds_at_once._MOST
+    assert found(100 * room) == folds_at_once.MOST_AT_ONCE
     assert found(3 * room) == 3
     assert found(3 * room - 1) == 2
     assert found(room - 1) == 1

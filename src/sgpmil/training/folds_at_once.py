@@ -12,9 +12,6 @@ __all__ = ["MOST_AT_ONCE", "default_folds_at_once"]
 MOST_AT_ONCE = 8
 """Folds for which torch has streams enough: each needs two of either priority, of 32."""
 
-_MOST = 4
-"""Folds beyond which a GPU gains little more."""
-
 _ROW_BYTES = 2**16
 """Memory of a GPU that an instance of a step may take, more than any recordable model needs."""
 
@@ -38,4 +35,4 @@ def default_folds_at_once(
     free, _ = torch.cuda.mem_get_info(device)
     largest = sum(sorted(bags.num_instances)[-settings.bags_per_step :])
     fitting = free // (2 * _ROW_BYTES * filled_rows(largest))
-    return max(1, min(_MOST, fitting))
+    return max(1, min(MOST_AT_ONCE, fitting))
