@@ -129,7 +129,8 @@ def _draw(path: Path, points: "list[GrowthPoint]", device: str) -> None:
                 [float("nan") if p.bytes is None else p.bytes / 2**30 for p in mine],
             )
         )
-    write_growth_figure(path, curves, f"SGPMIL on a {'GPU' if device == 'cuda' else 'CPU'}; dotted: linear")
+    where = "GPU" if device == "cuda" else "CPU"
+    write_growth_figure(path, curves, f"SGPMIL on a {where}; dotted: linear")
 
 
 def _seconds(value: float | None) -> str:
