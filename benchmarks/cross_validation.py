@@ -1,9 +1,10 @@
 """A cross-validation of slides of usual sizes, from the packed store to written predictions.
 
-python benchmarks/cross_validation.py --bags-per-step 1 2 32
+python benchmarks/cross_validation.py --bags-per-step 1 2 32 --folds-at-once 1 4 8
 """
 
 import argparse
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -48,14 +49,16 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--bags-per-step", type=int, nargs="+", default=[2])
+    parser.add_argument("--folds-at-once", type=int, nargs="+", help="As many as pay by default.")
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     workload = Workload(scale=options.scale)
     print(compute_device("auto"), torch.cuda.get_device_name() if torch.cuda.is_available() else "")
     with tempfile.TemporaryDirectory() as folder:
         store(Path(folder) / "store", workload)
-        for bags_per_step in options.bags_per_step:
-            run = Path(folder) / f"run-{bags_per_step}"
+        ways = itertools.product(options.bags_per_step, options.folds_at_once or [None])
+        for bags_per_step, at_once in ways:
+            run = Path(folder) / f"run-{bags_per_step}-{at_once}"
             begin = time.perf_counter()
             bags = PackedStore.open(Path(folder) / "store").dataset()
             cross_validate(
@@ -63,11 +66,13 @@ def main() -> None:
                 folds(bags, options.folds, workload.train_bags),
                 training={"epochs": options.epochs, "bags_per_step": bags_per_step},
                 run=run,
+                folds_at_once=at_once,
                 progress=False,
             )
             seconds = time.perf_counter() - begin
             written = len(list(run.glob("*/predictions.parquet")))
-            print(f"{bags_per_step} bags a step: {seconds:.1f} s, {written} folds", flush=True)
+            how = f"{bags_per_step} bags a step, {at_once or 'as many as pay'} at once"
+            print(f"{how}: {seconds:.1f} s, {written} folds", flush=True)
 
 
 if __name__ == "__main__":

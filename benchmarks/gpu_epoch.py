@@ -2,13 +2,15 @@
 
 python benchmarks/gpu_epoch.py --bags-per-step 1 2 32
 
-An epoch is all recorded steps of 270 bags, from the resident features to the last loss; plain steps
-are the same without recordings. Medians after two epochs of warm-up.
+An epoch is all recorded steps of 270 bags, from the resident features to the last loss; of `fit`,
+with all that comes with it; plain steps are the same without recordings. Medians after two epochs
+of warm-up.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -22,6 +24,7 @@ from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.workload import bag_sizes
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
+from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recording import recorded_steps
 from sgpmil.training.settings import TrainingSettings
@@ -64,6 +67,22 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
     return median(times[2:])
 
 
+def fit_seconds(
+    model_name: str, bags_per_step: int, precision: str, train: BagDataset, rounds: int
+) -> float:
+    """Time the epochs of `fit` after two of warm-up, those that record another size included."""
+    ends = []
+
+    def on_epoch(_: object) -> None:
+        torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+
+    training = {"epochs": 2 + rounds, "bags_per_step": bags_per_step, "precision": precision}
+    whole = {"select": "last", "patience": 0, "device": "gpu"}
+    fit(train, model=model_name, training=training | whole, on_epoch=on_epoch)
+    return median(after - before for before, after in pairwise(ends[1:]))
+
+
 def kernels(work: Callable[[], object]) -> str:
     """List the kernels that take longest."""
     with profile(activities=[ProfilerActivity.CUDA]) as found:
@@ -103,6 +122,8 @@ def main() -> None:
             raise SystemExit(f"Steps of {options.model} cannot be recorded.")
         found = seconds(lambda r=recorded, g=groups: r.epoch(g, lambda: None), options.rounds)
         print(f"{count} bags a step, recorded: {found:.4f} s an epoch")
+        fitted = fit_seconds(options.model, count, options.precision, train, 2 * options.rounds)
+        print(f"{count} bags a step, fit: {fitted:.4f} s an epoch")
         print(kernels(lambda r=recorded, g=groups: r.epoch(g, lambda: None)))
         if options.plain:
             plain = steps_of(options.model, count, options.precision, len(train))
