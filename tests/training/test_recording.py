@@ -12,7 +12,7 @@ from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
-from sgpmil.training.recording import RecordedSteps, TrainingState, filled_rows, recorded_steps
+from sgpmil.training.recording import RecordedSteps, filled_rows, recorded_steps
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 
@@ -133,22 +133,3 @@ def test_filling_up_is_monotonous_and_little():
     assert sizes == sorted(sizes)
     assert all(size <= 1.16 * n for n, size in enumerate(sizes, start=1) if n > 2048)
     assert len(set(sizes)) < 40
-
-
-def test_a_state_is_put_back(bags):
-    settings = TrainingSettings(precision="32")
-    model, steps = trained(small("sgpmil"), bags, settings, "cpu")
-    fresh = TrainingState(steps)
-    begun = [p.detach().clone() for p in model.parameters()]
-    plain_epoch(steps, bags, "cpu", torch.float32)
-    after = TrainingState(steps)
-    later = [p.detach().clone() for p in model.parameters()]
-    plain_epoch(steps, bags, "cpu", torch.float32)
-    assert int(steps.optimiser.state[next(model.parameters())]["step"]) == 2 * len(GROUPS)
-    after.restore()
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), later, strict=True))
-    assert int(steps.optimiser.state[next(model.parameters())]["step"]) == len(GROUPS)
-    fresh.restore()
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), begun, strict=True))
-    for state in steps.optimiser.state.values():  # there was none
-        assert not any(value.any() for value in state.values())

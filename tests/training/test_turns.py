@@ -141,4 +141,3 @@ def test_who_asks_to_stop_is_heard(number):
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(ended) == 2
-    assert not [thread for thread in threading.enumerate() if "(work)" in thread.name]

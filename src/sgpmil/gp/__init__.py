@@ -6,7 +6,7 @@
 - `cholesky`, `whitening`: the factor of K_ZZ and its inverse, in float64
 - `conditional`: draws carried by those of the inducing values
 - `carried_kernels`, `carried_programs`, `whitening_programs`: the same on a GPU
-- `side_stream`: what a GPU does beside other work
+- `side_stream`, `streams`: what a GPU does beside other work
 - `sparse`: `SparseGP`, its whitened marginals and KL divergence
 - `sampling`: four ways to draw from the posterior of a bag
 - `noise`: where the standard normal draws come from

@@ -28,7 +28,7 @@ from sgpmil.evaluation.summary import (
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.training.defaults import resolve_training
-from sgpmil.training.fit import fit, refuse_mixed_coordinates, untrained_model
+from sgpmil.training.fit import fit
 from sgpmil.training.folds_at_once import MOST_AT_ONCE, default_folds_at_once
 from sgpmil.training.progress import FoldProgress, run_progress
 from sgpmil.training.run_folder import RunFolder, open_run
@@ -36,6 +36,7 @@ from sgpmil.training.run_lock import run_lock
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import quiet_and_deterministic
 from sgpmil.training.turns import resting, take_turns
+from sgpmil.training.untrained import refuse_mixed_coordinates, untrained_model
 
 __all__ = ["CrossValidation", "cross_validate"]
 

@@ -32,10 +32,11 @@ from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.random_numbers import seed_torch
-from sgpmil.training.recording import RecordedSteps, TrainingState, recorded_steps
+from sgpmil.training.recording import RecordedSteps, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
+from sgpmil.training.training_state import TrainingState
 from sgpmil.training.turns import give_way, resting
 
 __all__ = ["FoldData", "LightningModel"]

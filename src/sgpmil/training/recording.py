@@ -29,8 +29,9 @@ from sgpmil.training.adam_kernels import AdamStep
 from sgpmil.training.half_weights import HalfWeights
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
+from sgpmil.training.training_state import TrainingState
 
-__all__ = ["RecordedSteps", "TrainingState", "can_record", "filled_rows", "recorded_steps"]
+__all__ = ["RecordedSteps", "can_record", "filled_rows", "recorded_steps"]
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
@@ -285,34 +286,3 @@ class _Plan:
         ends = list(accumulate(sizes))
         offsets = [0, *ends, filled_rows(ends[-1])]
         return _Plan(len(sizes), torch.tensor(offsets), [*offsets, *starts, 0, *labels])
-
-
-class TrainingState:
-    """Weights and the optimiser's state, as they were.
-
-    Args:
-        steps: The model and its optimiser.
-    """
-
-    def __init__(self, steps: OptimiserSteps) -> None:
-        self.steps = steps
-        tensors = self._tensors()
-        with torch.no_grad():
-            copies = [torch.empty_like(tensor) for tensor in tensors]
-            torch._foreach_copy_(copies, tensors)  # all at once: there are dozens of small ones
-        self._values = list(zip(tensors, copies, strict=True))
-
-    def restore(self) -> None:
-        """Put everything back; state that did not exist becomes zero, as it begins."""
-        with torch.no_grad():
-            known = {id(tensor) for tensor, _ in self._values}
-            for tensor in self._tensors():
-                if id(tensor) not in known:
-                    tensor.zero_()
-            for tensor, value in self._values:
-                tensor.copy_(value)
-
-    def _tensors(self) -> list[Tensor]:
-        model, optimiser = self.steps.model, self.steps.optimiser
-        state = [v for part in optimiser.state.values() for v in part.values()]
-        return [*model.parameters(), *model.buffers(), *(v for v in state if isinstance(v, Tensor))]

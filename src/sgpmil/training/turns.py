@@ -71,21 +71,17 @@ def take_turns(jobs: Sequence[Callable[[], T]], at_once: int, device: torch.devi
     queue = _Queue(jobs)
     before = RandomNumbers(device, shared=True)
     workers = [_Worker(number, queue, device) for number in range(min(at_once, len(jobs)))]
-    threads = [threading.Thread(target=worker.work, daemon=True) for worker in workers]
     with _termination_interrupts():
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    # A signal that another thread was given is looked at after the wait.
-                    thread.join(_PATIENCE)
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.wait()
         finally:
             # After Ctrl-C: whatever a job was writing is written, and nothing is begun.
             queue.is_stopped = True
-            for thread in threads:
-                if thread.is_alive():
-                    thread.join()
+            for worker in workers:
+                worker.wait()
             before.take_up()
     if queue.errors:
         raise queue.errors[min(queue.errors)]
@@ -148,10 +144,14 @@ class _Queue:
         except _Stopped:
             return False
         except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
-            self.errors[number] = error
-            self.is_stopped = True
+            self.fail(number, error)
             return False
         return True
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Remember what a job failed of, and end the others."""
+        self.errors[number] = error
+        self.is_stopped = True
 
 
 class _Worker:
@@ -162,17 +162,33 @@ class _Worker:
         self._queue = queue
         self._device = device
         self._random = RandomNumbers(device)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._is_done = threading.Event()
 
-    def work(self) -> None:
-        """Do jobs until there are none."""
+    def start(self) -> None:
+        """Begin with the first job."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it has none left, if it was started.
+
+        Not by joining the thread: one that is interrupted takes it for ended.
+        """
+        while self._thread.ident is not None and not self._is_done.wait(_PATIENCE):
+            pass  # a signal that another thread was given is looked at between two waits
+
+    def _work(self) -> None:
         _here.worker = self
         self.enter()
         try:
             with self._stream():
                 while self._queue.do_next():
                     pass
+        except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
+            self._queue.fail(-1, error)
         finally:
             self.leave()
+            self._is_done.set()
 
     def enter(self) -> None:
         """Wait for a turn."""
