@@ -72,7 +72,8 @@ def main() -> None:
             seconds = time.perf_counter() - begin
             written = len(list(run.glob("*/predictions.parquet")))
             how = f"{bags_per_step} bags a step, {at_once or 'as many as pay'} at once"
-            print(f"{how}: {seconds:.1f} s, {written} folds", flush=True)
+            memory = torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else 0
+            print(f"{how}: {seconds:.1f} s, {written} folds, {memory:.1f} GiB", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+import threading
 from collections import Counter
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 import torch
 
 from sgpmil.bags import BagDataset, pack_bags
+from sgpmil.bags.device_source import on_device
 from sgpmil.errors import BagError
 from sgpmil.training.batches import (
     PackedBatches,
@@ -137,3 +139,20 @@ def test_a_batch_that_cannot_be_read_ahead_is_the_callers_error(rng):
     seen = []
     with pytest.raises(BagError, match="a whole file"):
         seen.extend(read_ahead(Broken(bags, [[0], [1], [2]]), torch.device("cpu")))
+
+
+def test_bags_on_a_device_are_packed_by_the_thread_that_trains_on_them(monkeypatch):
+    # On a GPU that is computed, on the stream of whichever thread does it.
+    bags = on_device(toy_bags(), torch.device("cpu"))
+    batches = PackedBatches(bags, [[0, 1], [2, 3], [4]])
+    threads = []
+    pack = PackedBatches.__getitem__
+
+    def packed(self, index):
+        threads.append(threading.current_thread())
+        return pack(self, index)
+
+    monkeypatch.setattr(PackedBatches, "__getitem__", packed)
+    found = [batch.slide_ids for batch in read_ahead(batches, torch.device("cpu"))]
+    assert found == [("s0", "s1"), ("s2", "s3"), ("s4",)]
+    assert set(threads) == {threading.main_thread()}

@@ -1,6 +1,7 @@
 import os
 import signal
 import warnings
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import on_device
 from sgpmil.bags.splits import Fold
+from sgpmil.cli.train_command import train
 from sgpmil.errors import SettingsError, TrainingError
 from sgpmil.models.registry import build_model
 from sgpmil.training import cross_validation, folds_at_once
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.folds_at_once import default_folds_at_once
+from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.run_folder import read_run
 
 from .conftest import TINY, file_weights, files_under, quick, same_weights, toy_bags
@@ -136,7 +139,10 @@ def test_memory_limits_how_many(monkeypatch):
     bags = toy_bags()
     model = build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
     rows = 256  # of the largest step, filled up
-    room = 2 * folds_at_once._ROW_BYTES * rows
+    # Inputs; hidden units, inputs of the process and classes; none of them is a small part.
+    width = 4 + (8 + 4 + 2)
+    room = rows * width * folds_at_once._VALUE_BYTES
+    room += model.num_parameters() * folds_at_once._PARAMETER_BYTES
 
     def found(free):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
@@ -146,11 +152,33 @@ def test_memory_limits_how_many(monkeypatch):
     assert found(3 * room) == 3
     assert found(3 * room - 1) == 2
     assert found(room - 1) == 1
+    monkeypatch.setattr(folds_at_once, "MOST_ROWS", 9)  # the two largest bags have ten instances
+    assert found(100 * room) == 1
+
+
+def test_the_command_takes_as_many_as_the_library():
+    (option,) = get_type_hints(train, include_extras=True)["folds_at_once"].__metadata__
+    assert option.max == folds_at_once.MOST_AT_ONCE
+
+
+def test_a_gpu_without_memory_is_told_of_in_a_sentence(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee ...")
+
+    monkeypatch.setattr(LightningModel, "training_step", full)
+    with pytest.raises(TrainingError, match=r"2 GiB.*--folds-at-once 1") as caught:
+        run_all(None, at_once=1)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_on_a_gpu_folds_at_once_are_what_they_are_one_after_another(tmp_path, precision):
+def test_on_a_gpu_folds_at_once_are_what_they_are_one_after_another(
+    tmp_path, precision, recorded, monkeypatch
+):
+    if not recorded:
+        monkeypatch.setattr("sgpmil.training.lightning_module.recorded_steps", lambda *_: None)
     rng = np.random.default_rng(0)
     sizes = rng.integers(100, 900, 16)
     features = [rng.normal(i % 2, 1, (n, 12)).astype(np.float32) for i, n in enumerate(sizes)]

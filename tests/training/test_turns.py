@@ -1,3 +1,4 @@
+import os
 import signal
 import threading
 import time
@@ -5,6 +6,7 @@ import time
 import pytest
 import torch
 
+from sgpmil.training.random_numbers import RandomNumbers
 from sgpmil.training.turns import give_way, resting, take_turns
 
 CPU = torch.device("cpu")
@@ -141,3 +143,83 @@ def test_who_asks_to_stop_is_heard(number):
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(ended) == 2
+
+
+def test_what_is_being_written_is_finished_before_it_stops():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended, told = [], []
+
+    def writes():
+        with resting():
+            time.sleep(0.8)
+        ended.append("written")
+
+    def asks():
+        with resting():
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)  # impatient
+        give_way()
+        ended.append("went on")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            take_turns([writes, asks], 2, CPU, on_stop=lambda: told.append(1))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == ["written"]
+    assert told == [1]
+
+
+def test_a_handler_of_the_users_own_is_called():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+
+    def job():
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            give_way()
+            time.sleep(0.001)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            take_turns([job, lambda: None], 2, CPU)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("name", ["take_up", "put_aside"])
+def test_a_turn_that_cannot_be_taken_or_given_ends_in_an_error(name, monkeypatch):
+    calls = []
+
+    def broken(self):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("no random numbers")
+
+    monkeypatch.setattr(RandomNumbers, name, broken)
+
+    def job():
+        for _ in range(20):
+            with resting():
+                time.sleep(0.001)
+
+    with pytest.raises(OSError, match="no random numbers"):
+        take_turns([job, job], 2, CPU)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_the_callers_random_numbers_are_left_alone(at_once):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+
+    def job():
+        torch.manual_seed(9)
+        return torch.rand(1)
+
+    take_turns([job, job], at_once, CPU)
+    assert torch.equal(torch.rand(2), expected)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
 
@@ -83,6 +84,10 @@ def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatc
         batches: The batches.
         device: Where they go.
     """
+    if isinstance(batches.dataset.source, DeviceSource):
+        # Nothing is read; what is computed belongs on this thread's stream.
+        yield from (batches[number].to(device) for number in range(len(batches)))
+        return
     copied: list[torch.cuda.Event] = []
 
     def read(number: int) -> BagBatch:

@@ -35,7 +35,7 @@ from sgpmil.training.run_folder import RunFolder, open_run
 from sgpmil.training.run_lock import run_lock
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import quiet_and_deterministic
-from sgpmil.training.turns import resting, take_turns
+from sgpmil.training.turns import give_way, resting, take_turns
 from sgpmil.training.untrained import refuse_mixed_coordinates, untrained_model
 
 __all__ = ["CrossValidation", "cross_validate"]
@@ -180,8 +180,14 @@ def cross_validate(
             return predictions, metrics
 
         at_once = folds_at_once or default_folds_at_once(network, settings, bags, device)
+        # Predictions too, while others are trained: then they are so however many are at once.
         stack.enter_context(quiet_and_deterministic())
-        results = take_turns([partial(tested, i) for i in range(len(wanted))], at_once, device)
+        results = take_turns(
+            [partial(tested, i) for i in range(len(wanted))],
+            at_once,
+            device,
+            on_stop=lambda: bars.say("Stopping: what is being written is finished first."),
+        )
         tables, metrics = zip(*results, strict=True)
         if folder is not None:
             write_metrics(folder.metrics, metrics)
@@ -224,6 +230,7 @@ def _run_fold(
             class_names=bags.class_names,
             device=compute_device(settings.device),
             precision=settings.precision,
+            on_bag=lambda _: give_way(),
         )
 
     test = predicted(fold.test)

@@ -11,10 +11,7 @@ import torch
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import where_it_fits
-from sgpmil.errors import (
-    CheckpointError,
-    RunFolderError,
-)
+from sgpmil.errors import CheckpointError, RunFolderError, TrainingError
 from sgpmil.evaluation.device import compute_device
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
@@ -69,7 +66,8 @@ def fit(
 
     Raises:
         LabelError: A bag has no label, or there is only one class.
-        TrainingError: The loss is not finite, or validation slides are missing.
+        TrainingError: The loss is not finite, validation slides are missing, or the GPU has not
+            enough memory.
         SettingsError: A setting does not exist or is impossible.
         CheckpointError: The checkpoint to resume from is damaged or of another model.
         RunFolderError: The folder cannot be written.
@@ -125,6 +123,12 @@ def fit(
             if isinstance(error.__context__, KeyboardInterrupt) or not error.code:
                 raise KeyboardInterrupt from error
             raise
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"The GPU has not enough memory ({str(error).splitlines()[0]}) Train fewer folds "
+                "at once (--folds-at-once 1) or with fewer bags a step (--bags-per-step 1); "
+                "--resume goes on with the run."
+            ) from error
         except OSError as error:
             if place is None:
                 raise

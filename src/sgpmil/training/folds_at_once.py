@@ -1,10 +1,11 @@
 """How many folds of a cross-validation are trained side by side on one GPU."""
 
 import torch
+from torch import nn
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.models.contract import MILModel
-from sgpmil.training.recording import can_record, filled_rows
+from sgpmil.training.recording import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["MOST_AT_ONCE", "default_folds_at_once"]
@@ -12,8 +13,11 @@ __all__ = ["MOST_AT_ONCE", "default_folds_at_once"]
 MOST_AT_ONCE = 8
 """Folds for which torch has streams enough: each needs two of either priority, of 32."""
 
-_ROW_BYTES = 2**16
-"""Memory of a GPU that an instance of a step may take, more than any recordable model needs."""
+_VALUE_BYTES = 32
+"""Memory that each output of a layer for an instance takes in a step; half of it was measured."""
+
+_PARAMETER_BYTES = 64
+"""Memory of a parameter: its value, its moments, and its gradients of many recordings."""
 
 
 def default_folds_at_once(
@@ -30,9 +34,13 @@ def default_folds_at_once(
         bags: All bags; on the device already if they fit.
         device: Where it is trained.
     """
-    if not can_record(model, settings, bags):
-        return 1
-    free, _ = torch.cuda.mem_get_info(device)
     largest = sum(sorted(bags.num_instances)[-settings.bags_per_step :])
-    fitting = free // (2 * _ROW_BYTES * filled_rows(largest))
-    return max(1, min(MOST_AT_ONCE, fitting))
+    if not can_record(model, settings, bags) or largest > MOST_ROWS:
+        return 1
+    if settings.logger == "wandb":  # it writes all folds of a process into one run
+        return 1
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    width = model.in_dim + sum(layer.out_features for layer in layers)
+    need = filled_rows(largest) * width * _VALUE_BYTES + model.num_parameters() * _PARAMETER_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(MOST_AT_ONCE, free // need))

@@ -192,6 +192,7 @@ class LightningModel(lightning.LightningModule):
 
     def validation_step(self, batch: BagBatch, batch_idx: int) -> None:
         """Predict a packed batch, and score it on the scale of the training loss."""
+        give_way()
         with dense_arithmetic(self.settings.precision, batch.features.device):
             output = self.model(batch)
             loss = self.model.loss(output, batch.labels, self.num_bags)

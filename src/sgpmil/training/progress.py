@@ -57,6 +57,10 @@ class RunProgress:
         self.bar = bar
         self.epochs = epochs
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.bar.console.print(text, highlight=False)
+
     @contextmanager
     def fold(self, text: str) -> Iterator[FoldProgress]:
         """Show a fold while the block runs."""

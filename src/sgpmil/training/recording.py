@@ -31,12 +31,12 @@ from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 from sgpmil.training.training_state import TrainingState
 
-__all__ = ["RecordedSteps", "can_record", "filled_rows", "recorded_steps"]
+__all__ = ["MOST_ROWS", "RecordedSteps", "can_record", "filled_rows", "recorded_steps"]
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
 _MANY_ROWS = 2**15
-_MOST_ROWS = 2**18
+MOST_ROWS = 2**18
 """Rows of a step beyond which its parts are computed again in the backward pass: not recorded."""
 
 
@@ -137,7 +137,7 @@ class RecordedSteps:
 
     def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
         """Say whether every step of an epoch is small enough to be recorded."""
-        return max(sum(self._sizes[i] for i in group) for group in groups) <= _MOST_ROWS
+        return max(sum(self._sizes[i] for i in group) for group in groups) <= MOST_ROWS
 
     def epoch(
         self, groups: Sequence[Sequence[int]], on_step: Callable[[], None]

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -53,23 +54,34 @@ def resting() -> Iterator[None]:
         worker.enter()
 
 
-def take_turns(jobs: Sequence[Callable[[], T]], at_once: int, device: torch.device) -> list[T]:
+def take_turns(
+    jobs: Sequence[Callable[[], T]],
+    at_once: int,
+    device: torch.device,
+    on_stop: Callable[[], None] = lambda: None,
+) -> list[T]:
     """Do jobs, several of them at once, and return their results.
 
-    Where one fails the others are ended at their next step, and its error is raised.
+    Where one fails the others are ended at their next step, and its error is raised. The caller's
+    random numbers are left as they were.
 
     Args:
         jobs: The jobs. They are begun in this order.
         at_once: How many at most.
         device: Where they compute.
+        on_stop: Called when jobs that were begun are to end.
 
     Raises:
         KeyboardInterrupt: The user, or the system, asked to stop.
     """
-    if at_once <= 1 or len(jobs) <= 1:
-        return [job() for job in jobs]
-    queue = _Queue(jobs)
     before = RandomNumbers(device, shared=True)
+    if at_once <= 1 or len(jobs) <= 1:
+        RandomNumbers(device).take_up()
+        try:
+            return [job() for job in jobs]
+        finally:
+            before.take_up()
+    queue = _Queue(jobs)
     workers = [_Worker(number, queue, device) for number in range(min(at_once, len(jobs)))]
     with _termination_interrupts():
         try:
@@ -77,11 +89,15 @@ def take_turns(jobs: Sequence[Callable[[], T]], at_once: int, device: torch.devi
                 worker.start()
             for worker in workers:
                 worker.wait()
+        except BaseException:  # Ctrl-C, above all
+            with _deaf():
+                on_stop()
+                # Whatever a job is writing is written, and nothing is begun.
+                queue.is_stopped = True
+                for worker in workers:
+                    worker.wait()
+            raise
         finally:
-            # After Ctrl-C: whatever a job was writing is written, and nothing is begun.
-            queue.is_stopped = True
-            for worker in workers:
-                worker.wait()
             before.take_up()
     if queue.errors:
         raise queue.errors[min(queue.errors)]
@@ -179,15 +195,16 @@ class _Worker:
 
     def _work(self) -> None:
         _here.worker = self
-        self.enter()
+        self._queue.turn.take()
         try:
+            self._random.take_up()
             with self._stream():
                 while self._queue.do_next():
                     pass
         except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
             self._queue.fail(-1, error)
         finally:
-            self.leave()
+            self._queue.turn.give()
             self._is_done.set()
 
     def enter(self) -> None:
@@ -219,15 +236,33 @@ class _Worker:
 @contextmanager
 def _termination_interrupts() -> Iterator[None]:
     """Treat a request to terminate as Ctrl-C, as Lightning does where it trains in this thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    before = signal.getsignal(signal.SIGTERM)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if callable(before):
+            before(number, frame)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    with _handled_by(interrupt, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Do not hear further requests to stop while the block ends what the first one asked to end."""
+    with _handled_by(signal.SIG_IGN, signal.SIGINT), _handled_by(signal.SIG_IGN, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Any, number: signal.Signals) -> Iterator[None]:
+    before = signal.getsignal(number)
+    # Only the main thread may; and what was not set from Python could not be set again.
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
