@@ -86,7 +86,8 @@ def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatc
     """
     if isinstance(batches.dataset.source, DeviceSource):
         # Nothing is read; what is computed belongs on this thread's stream.
-        yield from (batches[number].to(device) for number in range(len(batches)))
+        for number in range(len(batches)):
+            yield batches[number].to(device, non_blocking=True)
         return
     copied: list[torch.cuda.Event] = []
 
