@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from sgpmil.report.figures.canvas import (
     COLOURS,
@@ -94,6 +94,9 @@ def _draw(axes: Axes, curves: Sequence[GrowthCurve], values: Sequence[Sequence[f
     sizes_shown = sorted({size for curve in curves for size in curve.sizes})
     axes.set_xticks(sizes_shown, [_short(size) for size in sizes_shown])
     axes.xaxis.set_minor_locator(NullLocator())
+    low, high = axes.get_ylim()
+    if high > 10 * low:  # powers of ten say enough
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _short(size: int) -> str:
