@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,14 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interrupts_are_heard():
+    # Where the tests were started in the background they are ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -76,7 +76,6 @@ def test_folds_at_once_are_what_they_are_one_after_another(tmp_path):
 
 def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
     whole = run_all(tmp_path / "whole", at_once=1, epochs=12)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     fit = cross_validation.fit
     asked = []
 
@@ -92,11 +91,8 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
         return fit(*args, **(values | {"on_epoch": on_epoch}))
 
     monkeypatch.setattr(cross_validation, "fit", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_all(tmp_path / "stopped", at_once=3, epochs=12)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(tmp_path / "stopped", at_once=3, epochs=12)
     monkeypatch.undo()
     kept = read_run(tmp_path / "stopped")
     assert not any(kept.is_done(fold) for fold in kept.folds)

@@ -121,7 +121,6 @@ def test_an_error_ends_the_others_and_is_raised():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_asks_to_stop_is_heard(number):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ended = []
     both = threading.Barrier(2)
 
@@ -137,16 +136,12 @@ def test_who_asks_to_stop_is_heard(number):
         finally:
             ended.append(1)
 
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            take_turns([lambda: job(True), lambda: job(False)], 2, CPU)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        take_turns([lambda: job(True), lambda: job(False)], 2, CPU)
     assert len(ended) == 2
 
 
 def test_what_is_being_written_is_finished_before_it_stops():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ended, told = [], []
 
     def writes():
@@ -163,12 +158,9 @@ def test_what_is_being_written_is_finished_before_it_stops():
         give_way()
         ended.append("went on")
 
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            take_turns([writes, asks], 2, CPU, on_stop=lambda: told.append(1))
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        take_turns([writes, asks], 2, CPU, on_stop=lambda: told.append(1))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ended == ["written"]
     assert told == [1]
 
