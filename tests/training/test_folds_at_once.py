@@ -100,6 +100,13 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
     same_runs(whole, run_all(tmp_path / "stopped", at_once=3, resume=True, epochs=12))
 
 
+def test_others_have_their_turn_while_a_fold_is_tested(monkeypatch):
+    calls = []
+    monkeypatch.setattr(cross_validation, "give_way", lambda: calls.append(1))
+    result = run_all(None, at_once=2)
+    assert len(calls) == sum(len(table.slide_ids) for table in result.predictions)
+
+
 def test_a_fold_that_fails_ends_the_others_and_loses_nothing(tmp_path, monkeypatch):
     whole = run_all(tmp_path / "whole", at_once=1)
     fit = cross_validation.fit

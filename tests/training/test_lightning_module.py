@@ -12,7 +12,8 @@ from sgpmil.gp.noise import RepeatableNoise
 from sgpmil.models.registry import build_model
 from sgpmil.training import lightning_module
 from sgpmil.training.batches import sequential_loader
-from sgpmil.training.lightning_module import FoldData, LightningModel
+from sgpmil.training.fold_data import FoldData
+from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.steps import OptimiserSteps
 
 from .conftest import TINY, quick, toy_bags

@@ -42,6 +42,23 @@ def test_jobs_take_turns_and_only_one_runs():
     assert "".join(order) in ("abababab", "babababa")
 
 
+def test_turns_are_taken_in_the_order_of_waiting():
+    order = []
+    all_three = threading.Barrier(3)
+
+    def job(name):
+        with resting():
+            all_three.wait(10)
+        for _ in range(6):
+            order.append(name)
+            time.sleep(0.002)  # the others are waiting by then
+            give_way()
+
+    take_turns([lambda n=n: job(n) for n in "abc"], 3, CPU)
+    assert order == 6 * order[:3]
+    assert set(order[:3]) == set("abc")
+
+
 def test_no_more_run_at_once_than_asked():
     under_way, most = set(), []
     both = threading.Barrier(2)

@@ -7,8 +7,8 @@
 - `turns`, `folds_at_once`: several folds side by side on a GPU
 - `run_folder`: what a run leaves on disk
 - `classifier`: `SGPMILClassifier`, in the manner of scikit-learn
-- `untrained`, `trainer`, `lightning_module`, `steps`, `training_state`, `random_numbers`,
-  `callbacks`, `batches`, `optimisers`, `schedule`, `divergence`: parts of `fit`
+- `untrained`, `trainer`, `lightning_module`, `fold_data`, `steps`, `training_state`,
+  `random_numbers`, `callbacks`, `batches`, `optimisers`, `schedule`, `divergence`: parts of `fit`
 - `recording`, `half_weights`, `adam_kernels`, `adam_programs`: steps that a GPU replays
 - `lightning_package`: Lightning, imported late
 - `progress`: the bars

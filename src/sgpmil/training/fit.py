@@ -26,7 +26,8 @@ from sgpmil.training.callbacks import (
     WriteMetrics,
 )
 from sgpmil.training.defaults import resolve_training
-from sgpmil.training.lightning_module import FoldData, LightningModel
+from sgpmil.training.fold_data import FoldData
+from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.lightning_package import lightning
 from sgpmil.training.settings import Precision, TrainingSettings
 from sgpmil.training.trainer import lightning_trainer
