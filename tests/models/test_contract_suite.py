@@ -193,6 +193,19 @@ def test_a_gradient_reaches_every_parameter(name, activation):
             assert (parameter.grad[~lower] == 0).all()
 
 
+@every_model
+def test_no_two_gradients_share_their_memory(name):
+    # What clips gradients in place would do so once for each of them.
+    model = small_model(name).train()
+    batch = BagBatch.pack(random_bags())
+    model.loss(model(batch), batch.labels, num_bags=4).total.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    values = [gradient.clone() for gradient in gradients]
+    for gradient, value in zip(gradients, values, strict=True):
+        assert torch.equal(gradient, value)
+        gradient.add_(1)
+
+
 @pytest.mark.parametrize("name", ["sgpmil", "agp"])
 @pytest.mark.parametrize("preset", ["default", "released"])
 def test_the_process_learns_from_the_labels(name, preset):

@@ -5,6 +5,8 @@ that whoever asks for one fails. What torch would answer there, or copy without 
 refuses. Offsets lie in the main memory, and may be read.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -57,6 +59,14 @@ class NoWaiting(TorchDispatchMode):
         on_device = any(t.device.type == DEVICE for t in [*tensors, *results])
         if from_host and on_device and not kwargs.get("non_blocking"):
             raise WaitError(f"{func} copies from the main memory")
+
+
+class NoSending(NoWaiting):
+    """Refuse as well what does not wait, but would be sent from where it once was if replayed."""
+
+    @staticmethod
+    def check_copies(func, tensors, result, kwargs):
+        NoWaiting.check_copies(func, tensors, result, {})
 
 
 class NoNumbers(TorchFunctionMode):
@@ -154,6 +164,27 @@ def test_a_training_step_asks_nothing_of_the_device(name, settings, sizes):
         loss.total.backward()
     assert output.logits.device.type == DEVICE
     assert any(p.grad is not None for p in model.parameters())
+
+
+REPLAYABLE = [p for p in variants() if small_model(p.values[0], num_classes=2).is_replayable]
+
+
+@pytest.mark.parametrize("epoch", [0, 50])
+@pytest.mark.parametrize(("name", "settings"), REPLAYABLE)
+def test_a_pass_that_is_replayed_sends_nothing_to_the_device(name, settings, epoch):
+    model = small_model(name, num_classes=2, **settings).train().to(DEVICE)
+    model.epoch = epoch
+    batch = BagBatch.pack(random_bags((19,))).to(DEVICE)
+    batch = replace(batch, bounds=batch.segments.bounds)
+    with NoSending(), NoNumbers():
+        loss = model.loss(model(batch), batch.labels, num_bags=4)
+        loss.total.backward()
+    assert any(p.grad is not None for p in model.parameters())
+
+
+def test_what_is_sent_is_refused():
+    with NoSending(), pytest.raises(WaitError):
+        torch.arange(3).to(DEVICE, non_blocking=True)
 
 
 def test_the_backward_pass_is_watched_as_well():

@@ -128,6 +128,11 @@ class BayesMIL(MILModel):
         """The layers whose weights are distributions."""
         return self.gate, self.value, self.attention, self.classifier
 
+    @property
+    def is_replayable(self) -> bool:
+        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        return True
+
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
 

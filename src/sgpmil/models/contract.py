@@ -243,6 +243,20 @@ class MILModel(nn.Module, ABC):
         """
         return False
 
+    @property
+    def is_replayable(self) -> bool:
+        """Whether the passes of a bag can be recorded once and replayed for the same bag.
+
+        They can where nothing is asked of the device or sent to it, where nothing is remembered
+        but in buffers, and where what depends on `epoch` depends on `phase` alone.
+        """
+        return False
+
+    @property
+    def phase(self) -> int:
+        """Number of the part of the training, where the loss is another from some `epoch` on."""
+        return 0
+
     @abstractmethod
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

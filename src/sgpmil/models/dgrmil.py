@@ -108,6 +108,16 @@ class DGRMIL(MILModel):
         self.classifier = nn.Linear(dim, num_classes)
         self.register_buffer("centres", torch.randn(2, dim))  # of normal and of other bags
 
+    @property
+    def is_replayable(self) -> bool:
+        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        return True
+
+    @property
+    def phase(self) -> int:
+        """Whether diversity and triplet terms count yet."""
+        return int(self.epoch >= self.settings.warmup_epochs)
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         features = self.prepare(batch.features)
@@ -115,7 +125,8 @@ class DGRMIL(MILModel):
         instances = self.instance_dropout(self.upper(instances).relu())
         lesions = self.upper(self.lower(self.lesions.to(features.dtype)).relu()).relu()
         tokens = torch.cat([self.class_token.to(lesions.dtype), lesions])
-        alone = Segments.of(torch.tensor([0, len(tokens)]), tokens.device)
+        ends = torch.tensor([0, len(tokens)])
+        alone = Segments(ends, len(tokens) * torch.arange(2, device=tokens.device))
         tokens = self.token_norm(self.token_attention(tokens, alone)[0])
         attended, _ = self.instance_attention(instances, batch.segments)
         attended = self.instance_norm(attended)
@@ -142,7 +153,7 @@ class DGRMIL(MILModel):
         del num_bags
         settings = self.settings
         terms = {"cross_entropy": F.cross_entropy(output.logits.mean(1), labels)}
-        if self.epoch >= settings.warmup_epochs:
+        if self.phase > 0:
             lesions = output.extras["lesions"]
             terms["diversity"] = settings.diversity_weight * diversity_penalty(lesions)
             # A copy: its gradient needs the centres as they are now.

@@ -186,6 +186,11 @@ class KernelAttention(MILModel):
         for part in own:  # an encoder keeps its own start
             part.apply(_start_xavier)
 
+    @property
+    def is_replayable(self) -> bool:
+        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        return True
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.dropout(self.through(self.mlp, batch.features))

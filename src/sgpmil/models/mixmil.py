@@ -134,6 +134,11 @@ class MixMIL(MILModel):
         self.register_buffer("effect_std", torch.ones(rows, num_outputs))
         self.register_buffer("bags_seen", torch.zeros(num_classes))
 
+    @property
+    def is_replayable(self) -> bool:
+        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        return True
+
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
 

@@ -74,14 +74,18 @@ class TransMIL(MILModel):
         self.norm = nn.LayerNorm(dim)
         self.classifier = nn.Linear(dim, num_classes)
 
+    @property
+    def is_replayable(self) -> bool:
+        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        return True
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.through(self.mlp, batch.features)
         sizes = batch.offsets.diff().tolist()
         sides = [math.isqrt(size - 1) + 1 for size in sizes]
         start = self._tokens(embeddings, sizes, sides)
-        lengths = torch.tensor([0, *(1 + side**2 for side in sides)])
-        segments = Segments.of(lengths.cumsum(0), embeddings.device)
+        segments = _token_segments(batch.segments, sides)
         tokens, first = self.first(start, segments)
         middle = self.position(tokens, sides)
         tokens, second = self.second(middle, segments)
@@ -137,13 +141,23 @@ class PositionEncoding(nn.Module):
             for conv, size in zip(self.convs, _FILTERS, strict=True)
         ]
         weight = torch.stack(weights).sum(0)
-        bias = torch.stack([conv.get_parameter("bias") for conv in self.convs]).sum(0)
+        # Not stacked: gradients of the three would be one piece of memory, and clipped three times.
+        first, *others = (conv.get_parameter("bias") for conv in self.convs)
+        bias = sum(others, first)
         encoded = []
         for part, side in zip(tokens.split([1 + side**2 for side in sides]), sides, strict=True):
             image = part[1:].T.unflatten(1, (side, side)).unsqueeze(0)
             found = F.conv2d(image, weight, bias, padding=_FILTERS[0] // 2, groups=len(weight))
             encoded += [part[:1], part[1:] + found.squeeze(0).flatten(1).T]
         return torch.cat(encoded)
+
+
+def _token_segments(segments: Segments, sides: list[int]) -> Segments:
+    """Give the sequences of class token and square image of each bag."""
+    # There as here, where it is known: to send it would disturb a recording.
+    lengths = 1 + torch.tensor(sides).square()
+    on_device = 1 + (segments.sizes - 1).double().sqrt().floor().long().add(1).square()
+    return Segments(*(F.pad(each.cumsum(0), (1, 0)) for each in (lengths, on_device)))
 
 
 @torch.no_grad()

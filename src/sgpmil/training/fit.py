@@ -30,7 +30,7 @@ from sgpmil.training.fold_data import FoldData
 from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.lightning_package import lightning
 from sgpmil.training.settings import Precision, TrainingSettings
-from sgpmil.training.trainer import lightning_trainer
+from sgpmil.training.trainer import lightning_trainer, quiet_and_deterministic
 from sgpmil.training.untrained import untrained_model
 
 __all__ = ["fit"]
@@ -83,7 +83,8 @@ def fit(
     settings = replace(settings, precision=_precision(settings, device))
     train = where_it_fits(train, device)
     val = None if val is None else where_it_fits(val, device)
-    network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
+    with quiet_and_deterministic():
+        network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
     if settings.precision == "64":
         network.double()
     place = None if folder is None else Path(folder)

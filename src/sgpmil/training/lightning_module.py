@@ -23,6 +23,7 @@ from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.random_numbers import seed_torch
+from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
 from sgpmil.training.recording import RecordedSteps, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
@@ -68,7 +69,7 @@ class LightningModel(lightning.LightningModule):
         self.epoch_metrics: dict[str, float] = {}
         self._steps: OptimiserSteps | None = None
         self._scaler_state: dict[str, Any] = {}
-        self._recorded: RecordedSteps | None = None
+        self._recorded: RecordedSteps | RecordedBags | None = None
         self._looked_for_recording = False
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -108,7 +109,8 @@ class LightningModel(lightning.LightningModule):
         """Train on an epoch by recorded steps; say whether that was possible."""
         if not self._looked_for_recording:
             self._looked_for_recording = True
-            self._recorded = recorded_steps(steps, batches.dataset)
+            train = batches.dataset
+            self._recorded = recorded_steps(steps, train) or recorded_bags(steps, train)
         if self._recorded is None or not self._recorded.can_take(batches.groups):
             return False
         before = TrainingState(steps)

@@ -87,16 +87,21 @@ class LookaheadRAdam(torch.optim.RAdam):
         everything = [p for group in self.param_groups for p in group["params"]]
         # The weights before the first step are the first slow weights. They may join the state
         # only after it: RAdam takes a parameter with any state for one it has begun with.
-        first = {p: p.detach().clone() for p in everything if not self.state.get(p)}
+        first = {p: p.detach().clone() for p in everything if not self._has_begun(p)}
         result = super().step(closure)
-        with torch.no_grad():
-            for p in everything:
-                state = self.state.get(p)
-                if not state:
-                    continue  # it had no gradient yet
-                if p in first:
-                    state["slow"] = first[p]
-                if int(state["step"]) % self.every == 0:
-                    state["slow"].lerp_(p, self.share)
-                    p.copy_(state["slow"])
+        moved = [p for p in everything if self._has_begun(p)]  # the others had no gradient yet
+        for p in moved:
+            if p in first:
+                self.state[p]["slow"] = first[p]
+        due = [p for p in moved if int(self.state[p]["step"]) % self.every == 0]
+        if due:
+            with torch.no_grad():
+                slow = [self.state[p]["slow"] for p in due]
+                torch._foreach_lerp_(slow, due, self.share)
+                torch._foreach_copy_(due, slow)
         return result
+
+    def _has_begun(self, parameter: Tensor) -> bool:
+        """Say whether there was a step; a state of zeros is that before the first."""
+        state = self.state.get(parameter) or {"step": 0}
+        return int(state["step"]) > 0

@@ -48,6 +48,8 @@ class RandomNumbers:
     def put_aside(self) -> None:
         """Remember how far it was drawn from, before another state is taken up."""
         self._cpu = torch.get_rng_state()
+        if self._gpu is not None:
+            self._gpu = _of_gpu(self._device).graphsafe_get_state()
 
 
 def _of_gpu(device: torch.device) -> torch.Generator:

@@ -7,10 +7,8 @@ Which rows of the resident features a step takes is read from a small *plan* on 
 an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
 """
 
-import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,11 +20,11 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.triton_package import available
-from sgpmil.gp.streams import own_stream
 from sgpmil.models.contract import MILModel
 from sgpmil.shapes import Float
 from sgpmil.training.adam_kernels import AdamStep
 from sgpmil.training.half_weights import HalfWeights
+from sgpmil.training.recorder import Recorder, Recording
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 from sgpmil.training.training_state import TrainingState
@@ -90,20 +88,18 @@ def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _Step:
     """A recorded step.
 
     Args:
-        graph: What is replayed.
+        recording: What is replayed, and leaves its loss.
         plan: Where it reads which rows it takes.
         table: Where it reads where its gradients are.
-        loss: Where it leaves its loss.
     """
 
-    graph: torch.cuda.CUDAGraph
+    recording: Recording
     plan: Tensor
     table: Tensor
-    loss: Tensor
 
 
 class RecordedSteps:
@@ -122,18 +118,10 @@ class RecordedSteps:
         self._starts = [train.source.start(slide_id) for slide_id in train.slide_ids]
         self._sizes = list(train.num_instances)
         self._labels = [-1 if label is None else label for label in train.labels]
-        self._recordings: dict[tuple[int, int], _Recording] = {}
+        self._recorded: dict[tuple[int, int], _Step] = {}
         self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
         self._adam: AdamStep | None = None
-        self._pool = torch.cuda.graph_pool_handle()
-        device = self.matrix.device
-        owner = torch.cuda.current_stream(device).cuda_stream
-        self._recorded_stream = own_stream(device, "recorded", owner)
-        self._aside_stream = own_stream(device, "aside", owner, priority=-1)
-        # Branches of a recording share parameters by intention.
-        quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
-        if quiet is not None:
-            quiet(False)
+        self._recorder = Recorder(self.matrix.device)
 
     def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
         """Say whether every step of an epoch is small enough to be recorded."""
@@ -165,12 +153,12 @@ class RecordedSteps:
 
     def _step(self, adam: AdamStep, plan: "_Plan", numbers: Tensor, loss: Tensor) -> None:
         key = plan.num_bags, plan.num_rows
-        found = self._recordings.get(key)
+        found = self._recorded.get(key)
         if found is None:
-            found = self._recordings[key] = self._record(adam, plan, numbers)
+            found = self._recorded[key] = self._record(adam, plan, numbers)
         found.plan.copy_(numbers)
-        found.graph.replay()
-        loss.copy_(found.loss)
+        found.recording.replay()
+        loss.copy_(found.recording.result)
 
     def _plan(self, group: Sequence[int]) -> "_Plan":
         sizes = [self._sizes[i] for i in group]
@@ -184,7 +172,7 @@ class RecordedSteps:
             part["lr"] = torch.as_tensor(float(part["lr"]), device=device)
         state = TrainingState(self.steps)
         plan = self._plan(group)
-        with self._aside():
+        with self._recorder.aside():
             self._compute(plan, torch.tensor(plan.numbers, device=device))
             self.steps.step()
         state.restore()
@@ -194,52 +182,22 @@ class RecordedSteps:
         self._adam = AdamStep(optimiser, clip, self._halves.by_parameter)
         return self._adam
 
-    def _record(self, adam: AdamStep, plan: "_Plan", numbers: Tensor) -> _Recording:
+    def _record(self, adam: AdamStep, plan: "_Plan", numbers: Tensor) -> _Step:
         static, table = numbers.clone(), adam.table()
-        with self._aside(), self._halves.in_use():
-            # Kernels are compiled at their first call, which cannot be recorded. A table of
-            # zeros moves no weights.
-            self._compute(plan, static)
-            adam.launch(table)
-        adam.forget_gradients()  # those of each recording are its own
-        graph = torch.cuda.CUDAGraph()
-        with self._halves.in_use(), self._recorded_by(graph):
+
+        def step() -> Tensor:
             loss = self._compute(plan, static)
             adam.launch(table)
+            return loss
+
+        with self._halves.in_use():
+            with self._recorder.aside():
+                step()  # a table of zeros moves no weights
+            adam.forget_gradients()  # those of each recording are its own
+            recording = self._recorder.record(step)
         adam.fill(table)
         adam.forget_gradients()
-        return _Recording(graph, static, table, loss)
-
-    @contextmanager
-    def _recorded_by(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Record what is launched in the block.
-
-        torch's own block waits for the GPU and collects garbage first, which takes longer than all
-        the rest. What must not happen is that garbage is collected meanwhile: memory of a GPU
-        would be freed.
-        """
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.stream(self._recorded_stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
-                try:
-                    yield
-                finally:
-                    graph.capture_end()
-        finally:
-            if collects:
-                gc.enable()
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Compute on a stream of its own, and leave the epoch's random numbers as they are."""
-        device = self.matrix.device
-        aside = self._aside_stream
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.random.fork_rng([device]), torch.cuda.stream(aside):
-            yield
-        torch.cuda.current_stream(device).wait_stream(aside)
+        return _Step(recording, static, table)
 
     def _compute(self, plan: "_Plan", numbers: Tensor) -> Float[Tensor, ""]:
         model, settings = self.steps.model, self.steps.settings

@@ -1,0 +1,151 @@
+"""Epochs of single bags whose passes were recorded once and are replayed.
+
+For models whose arithmetic depends on how large a bag is (landmarks, squares of tokens, pairs of
+instances): a recording is of one bag, with its own rows, and nothing is filled up. A bag is
+computed step by step when it first comes, recorded when it comes again, and replayed from then on,
+with the same result bit by bit. Recorded are the forward and the backward pass, which add to
+gradients that stay where they are; any optimiser may step with these.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import DeviceSource
+from sgpmil.shapes import Float
+from sgpmil.training.recorder import Recorder, Recording
+from sgpmil.training.recording import MOST_ROWS
+from sgpmil.training.steps import OptimiserSteps
+
+__all__ = ["RecordedBags", "recorded_bags"]
+
+_LEAST_FREE = 0.1
+"""Share of a GPU's memory that recordings leave free."""
+
+
+def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | None":
+    """Return what trains by recorded passes, where model, settings and bags allow it.
+
+    Args:
+        steps: The model, its optimiser and settings.
+        train: Training bags.
+    """
+    source, settings = train.source, steps.settings
+    if not isinstance(source, DeviceSource) or not source.matrix.is_cuda:
+        return None
+    if not steps.model.is_replayable or settings.precision not in ("auto", "32", "bf16"):
+        return None
+    return RecordedBags(steps, train, Recorder(source.matrix.device))
+
+
+class RecordedBags:
+    """Trains a model by the recorded passes of single bags.
+
+    Args:
+        steps: The model, its optimiser and settings.
+        train: Training bags, on the device.
+        recorder: What records.
+    """
+
+    def __init__(self, steps: OptimiserSteps, train: BagDataset, recorder: Recorder) -> None:
+        self.steps = steps
+        self.train = train
+        self._recorder = recorder
+        self._phase = steps.model.phase
+        self._recordings: dict[int, Recording] = {}
+        self._batches: dict[int, BagBatch] = {}  # recordings read them
+        self._parameters: dict[int, tuple[nn.Parameter, ...]] = {}  # that a bag gives gradients
+        self._gradients = {
+            p: torch.zeros_like(p) for p in steps.model.parameters() if p.requires_grad
+        }
+        self._given: dict[nn.Parameter, None] = {}  # in the order in which they came
+        self._gave_up = False
+
+    def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
+        """Say whether every step of an epoch is of one bag."""
+        return all(len(group) == 1 for group in groups)
+
+    def epoch(
+        self, groups: Sequence[Sequence[int]], on_step: Callable[[], None]
+    ) -> Float[Tensor, " _"]:
+        """Train on each bag, and return the losses.
+
+        Args:
+            groups: Positions of bags in the training set, one a group.
+            on_step: Called before each pass; what it raises ends the epoch.
+        """
+        if self.steps.model.phase != self._phase:
+            self._phase = self.steps.model.phase
+            self._forget()
+        losses = torch.empty(len(groups), device=self._recorder.device)
+        every = self.steps.settings.accumulate_steps
+        for number, (bag,) in enumerate(groups):
+            on_step()
+            losses[number].copy_(self._loss(bag))
+            if (number + 1) % every == 0 or number == len(groups) - 1:
+                self._step()
+        return losses
+
+    def _loss(self, bag: int) -> Float[Tensor, ""]:
+        """Add the gradients of a bag, and return its loss."""
+        if bag in self._parameters and bag not in self._recordings and self._may_record(bag):
+            self._record(bag)
+        found = self._recordings.get(bag)
+        if found is None:
+            loss, self._parameters[bag] = self._compute(self._batch(bag))
+        else:
+            found.replay()
+            loss = found.result
+        self._given.update(dict.fromkeys(self._parameters[bag]))
+        return loss
+
+    def _step(self) -> None:
+        for parameter in self._given:
+            parameter.grad = self._gradients[parameter]
+        self.steps.step()
+        torch._foreach_zero_([self._gradients[parameter] for parameter in self._given])
+        self._given.clear()
+
+    def _batch(self, bag: int) -> BagBatch:
+        batch = BagBatch.pack([self.train[bag]]).to(self._recorder.device, non_blocking=True)
+        # Sent once: a recording can send nothing.
+        return replace(batch, bounds=batch.segments.bounds)
+
+    def _compute(self, batch: BagBatch) -> tuple[Float[Tensor, ""], tuple[nn.Parameter, ...]]:
+        _, loss = self.steps.forward(batch)
+        self.steps.backward(loss)
+        parameters = tuple(p for p in self._gradients if p.grad is not None)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_add_([self._gradients[p] for p in parameters], gradients)
+        for parameter in parameters:
+            parameter.grad = None
+        return loss.total.detach(), parameters
+
+    def _may_record(self, bag: int) -> bool:
+        if self._gave_up or self.train.num_instances[bag] > MOST_ROWS:
+            return False
+        free, total = self._recorder.memory()
+        return free > _LEAST_FREE * total
+
+    def _record(self, bag: int) -> None:
+        """Record a bag's pass; where that fails, no other is tried."""
+        batch = self._batches[bag] = self._batch(bag)
+        try:
+            self._recordings[bag] = self._recorder.record(lambda: self._compute(batch)[0])
+        except RuntimeError as error:
+            logging.getLogger(__name__).debug("Passes are not recorded: %s", error)
+            self._gave_up = True
+            self._forget()
+            for parameter in self._gradients:
+                parameter.grad = None
+
+    def _forget(self) -> None:
+        self._recordings.clear()
+        self._batches.clear()
+        self._parameters.clear()
+        self._recorder.begin_anew()

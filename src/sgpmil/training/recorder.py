@@ -1,0 +1,103 @@
+"""Records what is launched on a GPU, to launch it again all at once."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sgpmil.gp.streams import own_stream
+from sgpmil.training.random_numbers import RandomNumbers
+
+__all__ = ["Recorder", "Recording"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Some work that was recorded.
+
+    Args:
+        replay: Does it again, with what its tensors hold now.
+        result: Where it leaves its result.
+    """
+
+    replay: Callable[[], None]
+    result: Tensor
+
+
+class Recorder:
+    """Records on a GPU. What it records shares memory, and is replayed one after another.
+
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        owner = torch.cuda.current_stream(device).cuda_stream
+        self._recorded_stream = own_stream(device, "recorded", owner)
+        self._aside_stream = own_stream(device, "aside", owner, priority=-1)
+        # Branches of a recording share parameters by intention.
+        quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+        if quiet is not None:
+            quiet(False)
+
+    def record(self, work: Callable[[], Tensor]) -> Recording:
+        """Record some work without doing it.
+
+        torch's own way waits for the GPU and collects garbage first, which takes longer than all
+        the rest. What must not happen is that garbage is collected meanwhile: memory of a GPU
+        would be freed.
+
+        Args:
+            work: What is recorded; it has been done before, since kernels are compiled at their
+                first call. Tensors that it reads must stay where they are.
+
+        Raises:
+            RuntimeError: It cannot be recorded. Earlier recordings draw no more random numbers.
+        """
+        graph = torch.cuda.CUDAGraph()
+        random_numbers = RandomNumbers(self.device)
+        # All recordings read from one place how far random numbers were drawn, and torch writes to
+        # it as a recording begins: not before replays that are under way have ended, and not after
+        # the next has begun.
+        here = torch.cuda.current_stream(self.device)
+        self._recorded_stream.wait_stream(here)
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(self._recorded_stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+                try:
+                    result = work()
+                finally:
+                    graph.capture_end()
+        except RuntimeError:
+            # Those in use believe for ever after that they are being recorded.
+            random_numbers.take_up()
+            raise
+        finally:
+            if collects:
+                gc.enable()
+        here.wait_stream(self._recorded_stream)
+        return Recording(graph.replay, result)
+
+    def begin_anew(self) -> None:
+        """Give up the memory of what was recorded so far, once nobody will replay it."""
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def memory(self) -> tuple[int, int]:
+        """Return how many bytes of the GPU are free, and how many there are."""
+        return torch.cuda.mem_get_info(self.device)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Compute on a stream of its own, and leave the epoch's random numbers as they are."""
+        aside = self._aside_stream
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.random.fork_rng([self.device]), torch.cuda.stream(aside):
+            yield
+        torch.cuda.current_stream(self.device).wait_stream(aside)

@@ -1,0 +1,259 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from sgpmil.bags.bag import Bag
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_source import on_device
+from sgpmil.bags.sources import MemorySource
+from sgpmil.models.registry import build_model, list_models
+from sgpmil.training.batches import PackedBatches
+from sgpmil.training.defaults import default_training, resolve_training
+from sgpmil.training.fit import fit
+from sgpmil.training.optimisers import build_optimiser
+from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
+from sgpmil.training.recorder import Recorder, Recording
+from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.steps import OptimiserSteps
+
+SIZES = (40, 150, 17, 1, 90)
+EPOCHS = ([0, 1, 2, 3, 4, 0], [4, 4, 1, 3, 2, 0], [2, 3, 0, 1, 4, 1], [1, 0, 0, 3, 4, 2])
+
+SMALL = {
+    "transmil": {"hidden_dim": 16, "num_heads": 2, "num_landmarks": 8, "dropout": 0.0},
+    "dgrmil": {
+        "hidden_dim": 16,
+        "num_heads": 2,
+        "num_landmarks": 8,
+        "dropout": 0.0,
+        "instance_dropout": 0.0,
+        "warmup_epochs": 2,
+    },
+    "bayesmil": {"hidden_dim": 16, "attention_dim": 8, "dropout": 0.0},
+    "kernel-attention": {"hidden_dim": 16, "query_dim": 8, "attention_dim": 8, "dropout": 0.0},
+    "mixmil": {"projection_dim": 8},
+}
+DRAWS = ("bayesmil", "mixmil")
+"""Models whose training draws samples, which are not the same on a CPU and on a GPU."""
+
+
+@pytest.fixture
+def bags():
+    rng = np.random.default_rng(0)
+    found = [
+        Bag(
+            torch.from_numpy(rng.normal(i % 2, 1, (n, 12)).astype(np.float32)),
+            f"s{i}",
+            label=i % 2,
+            coords=torch.from_numpy(256 * rng.permutation(400)[:n, None] * [1, 0]),
+            patch_size=256,
+        )
+        for i, n in enumerate(SIZES)
+    ]
+    ids = tuple(bag.slide_id for bag in found)
+    source = MemorySource(tuple(found), ["random"] * len(ids))
+    return BagDataset(source, ids, ids, tuple(bag.label for bag in found), ("no", "yes"))
+
+
+def small(name, **settings):
+    torch.manual_seed(0)
+    return build_model(name, in_dim=12, num_classes=2, **(SMALL[name] | settings))
+
+
+def steps_of(model, settings, bags, device="cpu"):
+    model = copy.deepcopy(model).to(device).train()
+    return OptimiserSteps(model, build_optimiser(settings, model), settings, len(bags))
+
+
+def plain_epochs(steps, bags, device="cpu", dtype=torch.float32):
+    """Train as the loop does without recordings."""
+    losses = []
+    for epoch, order in enumerate(EPOCHS):
+        torch.manual_seed(epoch)
+        steps.model.epoch = epoch
+        for number, batch in enumerate(PackedBatches(bags, [[bag] for bag in order])):
+            _, loss = steps.forward(batch.to(device, dtype=dtype))
+            steps.backward(loss)
+            losses.append(loss.total.detach())
+            done = number + 1
+            if done % steps.settings.accumulate_steps == 0 or done == len(order):
+                steps.step()
+    return torch.stack(losses)
+
+
+def recorded_epochs(recorded):
+    losses = []
+    for epoch, order in enumerate(EPOCHS):
+        torch.manual_seed(epoch)
+        recorded.steps.model.epoch = epoch
+        groups = [[bag] for bag in order]
+        assert recorded.can_take(groups)
+        losses.append(recorded.epoch(groups, lambda: None))
+    return torch.cat(losses)
+
+
+class Rehearsal(Recorder):
+    """Stands for a recorder where there is no GPU: what it replays is done again."""
+
+    def __init__(self, *, free=1.0, fails=False):
+        self.device = torch.device("cpu")
+        self.free = free
+        self.fails = fails
+        self.recorded = 0
+        self.replayed = 0
+
+    def begin_anew(self):
+        pass
+
+    def memory(self):
+        return int(100 * self.free), 100
+
+    def record(self, work):
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.recorded += 1
+        result = torch.empty(())
+
+        def replay():
+            self.replayed += 1
+            result.copy_(work())
+
+        return Recording(replay, result)
+
+
+def equal(one, two):
+    other = two.state_dict()
+    return all(torch.equal(value, other[name]) for name, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("name", [*SMALL])
+def test_replayed_passes_train_as_plain_ones(name, accumulate, bags):
+    settings = resolve_training(name, {"accumulate_steps": accumulate, "precision": "32"})
+    model = small(name)
+    plain = steps_of(model, settings, bags)
+    expected = plain_epochs(plain, bags)
+    recorder = Rehearsal()
+    steps = steps_of(model, settings, bags)
+    found = recorded_epochs(RecordedBags(steps, bags, recorder))
+    assert torch.equal(found, expected)
+    assert equal(steps.model, plain.model)
+    assert not equal(steps.model, model.train())
+    visits = sum(len(order) for order in EPOCHS)
+    # Plain is a bag's first visit, and with each part of the training its first again.
+    parts = 2 if name == "dgrmil" else 1
+    assert recorder.recorded == parts * len(SIZES)
+    assert recorder.replayed == visits - parts * len(SIZES)
+
+
+def test_a_parameter_without_a_gradient_is_left_alone(bags):
+    model = small("kernel-attention")
+    model.unused = torch.nn.Parameter(torch.ones(3))
+    settings = TrainingSettings(weight_decay=0.5, optimiser="sgd", momentum=0.9)
+    steps = steps_of(model, settings, bags)
+    recorded_epochs(RecordedBags(steps, bags, Rehearsal()))
+    assert torch.equal(steps.model.unused, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "recorder", [Rehearsal(free=0.05), Rehearsal(fails=True)], ids=["full", "fails"]
+)
+def test_what_cannot_be_recorded_is_computed(recorder, bags):
+    settings = default_training("kernel-attention")
+    model = small("kernel-attention")
+    plain, steps = (steps_of(model, settings, bags) for _ in range(2))
+    expected = plain_epochs(plain, bags)
+    found = recorded_epochs(RecordedBags(steps, bags, recorder))
+    assert torch.equal(found, expected)
+    assert equal(steps.model, plain.model)
+    assert recorder.recorded == 0
+
+
+def test_huge_bags_are_not_recorded(bags, monkeypatch):
+    monkeypatch.setattr("sgpmil.training.recorded_bags.MOST_ROWS", 100)
+    recorder = Rehearsal()
+    steps = steps_of(small("transmil"), default_training("transmil"), bags)
+    recorded_epochs(RecordedBags(steps, bags, recorder))
+    assert recorder.recorded == sum(size <= 100 for size in SIZES)
+
+
+def test_steps_of_several_bags_are_not_taken(bags):
+    steps = steps_of(small("transmil"), default_training("transmil"), bags)
+    recorded = RecordedBags(steps, bags, Rehearsal())
+    assert recorded.can_take([[0], [1]])
+    assert not recorded.can_take([[0, 1], [2]])
+
+
+def test_bags_are_not_recorded_without_a_gpu(bags):
+    steps = steps_of(small("transmil"), default_training("transmil"), bags)
+    assert recorded_bags(steps, bags) is None
+    assert recorded_bags(steps, on_device(bags, torch.device("cpu"))) is None
+
+
+@pytest.mark.gpu
+def test_all_models_but_agp_are_recorded(bags):
+    resident = on_device(bags, torch.device("cuda"))
+    for name in list_models():
+        model = build_model(name, in_dim=12, num_classes=2)
+        steps = steps_of(model, default_training(name), bags, "cuda")
+        recorded = model.is_recordable or recorded_bags(steps, resident) is not None
+        assert recorded == (name not in ("agp", "bag-size")), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.parametrize("name", [n for n in SMALL if n not in DRAWS])
+def test_replayed_passes_are_the_plain_ones_in_double_precision(name, precision, bags):
+    model = small(name)
+    training = {"precision": precision, "learning_rate": 5e-3}
+    steps = steps_of(model, resolve_training(name, training), bags, "cuda")
+    recorded = recorded_bags(steps, on_device(bags, torch.device("cuda")))
+    found = recorded_epochs(recorded).cpu().double()
+    assert len(recorded._recordings) == len(SIZES)
+    settings = resolve_training(name, training | {"precision": "64"})
+    plain = steps_of(model.double(), settings, bags)
+    expected = plain_epochs(plain, bags, dtype=torch.float64)
+    limit = 1e-3 if precision == "32" else 5e-2
+    assert torch.allclose(found, expected, rtol=limit, atol=limit)
+    assert (expected[:6] - expected[-6:]).abs().max() > 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.parametrize("name", [*SMALL])
+def test_replayed_passes_are_the_plain_ones_bit_by_bit(name, precision, bags, monkeypatch):
+    # With dropout and draws: recordings take the same random numbers.
+    settings = {k: v for k, v in SMALL[name].items() if "dropout" not in k}
+    training = {"epochs": 5, "device": "gpu", "precision": precision, "bags_per_step": 1}
+    used = []
+    take = RecordedBags.epoch
+    monkeypatch.setattr(
+        RecordedBags, "epoch", lambda self, *args: (used.append(self), take(self, *args))[1]
+    )
+    found = fit(bags, model=name, model_settings=settings, training=training)
+    assert len(used) == 5
+    monkeypatch.setattr("sgpmil.training.lightning_module.recorded_bags", lambda *_: None)
+    expected = fit(bags, model=name, model_settings=settings, training=training)
+    assert len(used) == 5
+    assert equal(found.cpu(), expected.cpu())
+
+
+@pytest.mark.gpu
+def test_a_model_that_waits_is_trained_all_the_same(bags, monkeypatch):
+    model = small("kernel-attention", dropout=0.2)
+    settings = default_training("kernel-attention")
+    plain, steps = (steps_of(model, settings, bags, "cuda") for _ in range(2))
+    forward = type(model).forward
+
+    def waiting(self, batch):
+        found = forward(self, batch)
+        found.logits.sum().item()
+        return found
+
+    monkeypatch.setattr(type(model), "forward", waiting)
+    recorded = recorded_bags(steps, on_device(bags, torch.device("cuda")))
+    assert torch.equal(recorded_epochs(recorded), plain_epochs(plain, bags, "cuda"))
+    assert not recorded._recordings
+    assert equal(steps.model, plain.model)
