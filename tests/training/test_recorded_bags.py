@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,11 +98,12 @@ def recorded_epochs(recorded):
 class Rehearsal(Recorder):
     """Stands for a recorder where there is no GPU: what it replays is done again."""
 
-    def __init__(self, *, free=1.0, fails=False):
+    def __init__(self, *, free=1.0, fails_at=None, as_it_fails=None):
         self.device = torch.device("cpu")
         self.free = free
-        self.fails = fails
-        self.recorded = 0
+        self.fails_at = fails_at
+        self.as_it_fails = as_it_fails
+        self.tried = 0
         self.replayed = 0
 
     def begin_anew(self):
@@ -111,16 +113,17 @@ class Rehearsal(Recorder):
         return int(100 * self.free), 100
 
     def record(self, work):
-        if self.fails:
+        self.tried += 1
+        if self.tried == self.fails_at:
+            self.as_it_fails()
             raise RuntimeError("operation not permitted when stream is capturing")
-        self.recorded += 1
         result = torch.empty(())
 
         def replay():
             self.replayed += 1
             result.copy_(work())
 
-        return Recording(replay, result)
+        return Recording(replay, result, work)
 
 
 def equal(one, two):
@@ -144,7 +147,7 @@ def test_replayed_passes_train_as_plain_ones(name, accumulate, bags):
     visits = sum(len(order) for order in EPOCHS)
     # Plain is a bag's first visit, and with each part of the training its first again.
     parts = 2 if name == "dgrmil" else 1
-    assert recorder.recorded == parts * len(SIZES)
+    assert recorder.tried == parts * len(SIZES)
     assert recorder.replayed == visits - parts * len(SIZES)
 
 
@@ -157,26 +160,88 @@ def test_a_parameter_without_a_gradient_is_left_alone(bags):
     assert torch.equal(steps.model.unused, torch.ones(3))
 
 
-@pytest.mark.parametrize(
-    "recorder", [Rehearsal(free=0.05), Rehearsal(fails=True)], ids=["full", "fails"]
-)
-def test_what_cannot_be_recorded_is_computed(recorder, bags):
+def test_a_full_memory_holds_no_more_recordings(bags):
     settings = default_training("kernel-attention")
     model = small("kernel-attention")
     plain, steps = (steps_of(model, settings, bags) for _ in range(2))
     expected = plain_epochs(plain, bags)
-    found = recorded_epochs(RecordedBags(steps, bags, recorder))
-    assert torch.equal(found, expected)
+    recorder = Rehearsal(free=0.1)
+    recorded = RecordedBags(steps, bags, recorder)
+    assert torch.equal(recorded_epochs(recorded), expected)
     assert equal(steps.model, plain.model)
-    assert recorder.recorded == 0
+    recorder.free = 0.9  # it is not asked again
+    recorded_epochs(recorded)
+    assert recorder.tried == 0
 
 
-def test_huge_bags_are_not_recorded(bags, monkeypatch):
-    monkeypatch.setattr("sgpmil.training.recorded_bags.MOST_ROWS", 100)
+def test_where_a_recording_fails_bags_are_computed(bags):
+    settings = default_training("kernel-attention")
+    model = small("kernel-attention")
+    plain, steps = (steps_of(model, settings, bags) for _ in range(2))
+    expected = plain_epochs(plain, bags)
+
+    def half_a_pass():
+        _, loss = steps.forward(PackedBatches(bags, [[1]])[0])
+        steps.backward(loss)
+
+    recorder = Rehearsal(fails_at=3, as_it_fails=half_a_pass)
+    recorded = RecordedBags(steps, bags, recorder)
+    assert torch.equal(recorded_epochs(recorded), expected)
+    assert equal(steps.model, plain.model)
+    assert recorder.tried == 3
+    # Earlier ones draw random numbers that are no longer in use.
+    assert not recorded._recordings
+
+
+def test_large_bags_are_not_recorded(bags, monkeypatch):
+    monkeypatch.setattr("sgpmil.training.recorded_bags._MOST_ROWS", 100)
     recorder = Rehearsal()
     steps = steps_of(small("transmil"), default_training("transmil"), bags)
     recorded_epochs(RecordedBags(steps, bags, recorder))
-    assert recorder.recorded == sum(size <= 100 for size in SIZES)
+    assert recorder.tried == sum(size <= 100 for size in SIZES)
+
+
+def test_what_a_recording_reads_is_on_the_device_before(bags):
+    steps = steps_of(small("bayesmil"), default_training("bayesmil"), bags)
+    batch = RecordedBags(steps, bags, Rehearsal())._batch(1)
+    assert batch.bounds.tolist() == [0, SIZES[1]]
+    assert batch.labels.tolist() == [1]
+    assert torch.equal(batch.features, bags[1].features)
+    assert torch.equal(batch.coords, bags[1].coords)
+
+
+NOT_FINITE, NO_MEMORY = "not finite", "no memory"
+
+
+@pytest.mark.parametrize("trouble", [None, NOT_FINITE, NO_MEMORY])
+@pytest.mark.parametrize("name", ["transmil", "dgrmil"])
+def test_fit_replays(name, trouble, bags, monkeypatch):
+    """Also where an epoch is begun again without recordings, in the end with the same weights."""
+    training = {"epochs": 4, "device": "cpu", "bags_per_step": 1}
+    settings = {k: v for k, v in SMALL[name].items() if "dropout" not in k}
+    expected = fit(bags, model=name, model_settings=settings, training=training)
+    recorder = Rehearsal()
+    epochs = []
+    take = RecordedBags.epoch
+
+    def epoch(self, groups, on_step):
+        epochs.append(self)
+        cut = groups[:3] if trouble == NO_MEMORY and len(epochs) == 3 else groups
+        losses = take(self, cut, on_step)
+        if trouble == NO_MEMORY and len(epochs) == 3:
+            next(iter(self._gradients)).grad = torch.ones_like(next(iter(self._gradients)))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return losses / 0 if trouble == NOT_FINITE and len(epochs) in (1, 3) else losses
+
+    monkeypatch.setattr(RecordedBags, "epoch", epoch)
+    monkeypatch.setattr(
+        "sgpmil.training.lightning_module.recorded_bags",
+        lambda steps, train: RecordedBags(steps, train, recorder),
+    )
+    found = fit(bags, model=name, model_settings=settings, training=training)
+    assert equal(found, expected)
+    assert recorder.replayed > 0
+    assert len(epochs) == (3 if trouble == NO_MEMORY else 4)
 
 
 def test_steps_of_several_bags_are_not_taken(bags):
@@ -193,13 +258,61 @@ def test_bags_are_not_recorded_without_a_gpu(bags):
 
 
 @pytest.mark.gpu
-def test_all_models_but_agp_are_recorded(bags):
+def test_all_models_with_weights_but_agp_are_recorded(bags):
     resident = on_device(bags, torch.device("cuda"))
     for name in list_models():
         model = build_model(name, in_dim=12, num_classes=2)
-        steps = steps_of(model, default_training(name), bags, "cuda")
+        settings = replace(default_training(name), bags_per_step=1)
+        steps = steps_of(model, settings, bags, "cuda")
         recorded = model.is_recordable or recorded_bags(steps, resident) is not None
         assert recorded == (name not in ("agp", "bag-size")), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        ("transmil", {"precision": "16"}),
+        ("transmil", {"bags_per_step": 2}),
+        ("agp", {}),
+    ],
+)
+def test_others_are_not(name, training, bags):
+    steps = steps_of(
+        build_model(name, in_dim=12, num_classes=2), resolve_training(name, training), bags, "cuda"
+    )
+    assert recorded_bags(steps, on_device(bags, torch.device("cuda"))) is None
+
+
+@pytest.mark.gpu
+def test_after_a_failed_recording_others_succeed():
+    device = torch.device("cuda")
+    recorder = Recorder(device)
+    x = torch.ones(1000, device=device)
+
+    def waiting():
+        return (x * x.sum().item()).sum()
+
+    def good():
+        return torch.nn.functional.dropout(x, 0.5).sum()
+
+    good()
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            recorder.record(waiting)
+        recorder.begin_anew()
+    torch.manual_seed(3)
+    recording = recorder.record(good)
+    recording.replay()
+    found = recording.result.item()
+    torch.manual_seed(3)
+    assert found == good().item()
+    # Memory is handed out as before: what is free is given back.
+    before = torch.cuda.memory_reserved()
+    large = torch.empty(2**28, device=device)
+    del large
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before
 
 
 @pytest.mark.gpu

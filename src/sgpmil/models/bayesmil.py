@@ -130,7 +130,7 @@ class BayesMIL(MILModel):
 
     @property
     def is_replayable(self) -> bool:
-        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        """A pass asks nothing of the device, and sends nothing there."""
         return True
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:

@@ -110,7 +110,7 @@ class DGRMIL(MILModel):
 
     @property
     def is_replayable(self) -> bool:
-        """A pass depends on the bag's size, and on nothing else of it but its instances."""
+        """A pass asks nothing of the device, and sends nothing there."""
         return True
 
     @property

@@ -38,6 +38,7 @@ __all__ = ["KernelAttention", "KernelAttentionSettings", "KernelSelfAttention"]
 
 AttentionKernel = Literal["gaussian", "dot", "inverse-quadratic", "laplace", "module"]
 _SCALED = ("gaussian", "inverse-quadratic")
+_ABSOLUTE = ("laplace", "module")
 _BLOCK_ENTRIES = 2**24
 _BLOCK_ENTRIES_L1 = 2**20  # the derivative of such a distance holds Q numbers an entry
 
@@ -92,9 +93,7 @@ class KernelSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.kernel = kernel
-        self.block_entries = (
-            _BLOCK_ENTRIES_L1 if kernel in ("laplace", "module") else _BLOCK_ENTRIES
-        )
+        self.block_entries = _BLOCK_ENTRIES_L1 if kernel in _ABSOLUTE else _BLOCK_ENTRIES
         self.query = nn.Linear(dim, query_dim)
         self.key = nn.Linear(dim, query_dim)
         self.value = nn.Linear(dim, dim)
@@ -188,8 +187,8 @@ class KernelAttention(MILModel):
 
     @property
     def is_replayable(self) -> bool:
-        """A pass depends on the bag's size, and on nothing else of it but its instances."""
-        return True
+        """Unless the kernel needs blocks so small that there are thousands."""
+        return self.settings.kernel not in _ABSOLUTE
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

@@ -25,8 +25,8 @@ def default_folds_at_once(
 ) -> int:
     """Say how many folds are trained at once, unless told otherwise.
 
-    That pays where steps are recorded: others keep one core of the computer busy, and gain nothing
-    from a GPU that waits for it.
+    That pays where steps are recorded for all bags of a size: others keep one core of the computer
+    busy, or the GPU by themselves.
 
     Args:
         model: The model.

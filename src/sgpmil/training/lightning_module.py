@@ -6,6 +6,7 @@ validation, the checkpoints and the callbacks.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -114,12 +115,19 @@ class LightningModel(lightning.LightningModule):
         if self._recorded is None or not self._recorded.can_take(batches.groups):
             return False
         before = TrainingState(steps)
-        losses = self._recorded.epoch(batches.groups, self._stop_if_asked)
-        with resting():
-            torch.cuda.current_stream(self.device).synchronize()
-        if torch.isfinite(losses).all() and first_weights_not_finite(self.model) is None:
-            self.train_loss.extend(losses.unbind())
-            return True
+        losses: torch.Tensor | None = None
+        with suppress(torch.OutOfMemoryError):
+            losses = self._recorded.epoch(batches.groups, self._stop_if_asked)
+        if losses is None:
+            steps.optimiser.zero_grad()
+            self._recorded = None  # plain steps take less
+            _free_memory(self.device)
+        else:
+            with resting():
+                _wait_for(self.device)
+            if torch.isfinite(losses).all() and first_weights_not_finite(self.model) is None:
+                self.train_loss.extend(losses.unbind())
+                return True
         # Step by step, with other noise, the epoch may succeed; or it fails where it can say why.
         before.restore()
         self._seed_epoch()
@@ -127,7 +135,10 @@ class LightningModel(lightning.LightningModule):
 
     def forget_recordings(self) -> None:
         """Free what recorded steps hold of a GPU's memory."""
+        had_any = self._recorded is not None
         self._recorded, self._steps = None, None
+        if had_any:
+            _free_memory(self.device)
 
     def _seed_epoch(self) -> None:
         """Seed from the epoch alone, so that a resume repeats."""
@@ -227,6 +238,17 @@ class LightningModel(lightning.LightningModule):
             f"{what} at epoch {self.current_epoch}, step {step}, "
             f"bags {', '.join(batch.slide_ids)}. Likely cause: {cause}"
         )
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _free_memory(device: torch.device) -> None:
+    """Let whoever asks how much memory is free be told of what recordings held."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

@@ -19,13 +19,17 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import DeviceSource
 from sgpmil.shapes import Float
 from sgpmil.training.recorder import Recorder, Recording
-from sgpmil.training.recording import MOST_ROWS
 from sgpmil.training.steps import OptimiserSteps
 
 __all__ = ["RecordedBags", "recorded_bags"]
 
-_LEAST_FREE = 0.1
-"""Share of a GPU's memory that recordings leave free."""
+_LOG = logging.getLogger(__name__)
+
+_MOST_ROWS = 2**14
+"""Rows of a bag beyond which it keeps a GPU busy without recording."""
+
+_LEAST_FREE = 0.2
+"""Share of a GPU's memory that must be free for a bag to be recorded."""
 
 
 def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | None":
@@ -38,7 +42,9 @@ def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | N
     source, settings = train.source, steps.settings
     if not isinstance(source, DeviceSource) or not source.matrix.is_cuda:
         return None
-    if not steps.model.is_replayable or settings.precision not in ("auto", "32", "bf16"):
+    if settings.bags_per_step > 1 or settings.precision not in ("auto", "32", "bf16"):
+        return None
+    if not steps.model.is_replayable:
         return None
     return RecordedBags(steps, train, Recorder(source.matrix.device))
 
@@ -57,14 +63,14 @@ class RecordedBags:
         self.train = train
         self._recorder = recorder
         self._phase = steps.model.phase
+        self._sizes = train.num_instances
         self._recordings: dict[int, Recording] = {}
-        self._batches: dict[int, BagBatch] = {}  # recordings read them
         self._parameters: dict[int, tuple[nn.Parameter, ...]] = {}  # that a bag gives gradients
         self._gradients = {
             p: torch.zeros_like(p) for p in steps.model.parameters() if p.requires_grad
         }
-        self._given: dict[nn.Parameter, None] = {}  # in the order in which they came
-        self._gave_up = False
+        self._given: dict[nn.Parameter, None] = {}  # since the last step
+        self._may_record = True
 
     def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
         """Say whether every step of an epoch is of one bag."""
@@ -93,7 +99,7 @@ class RecordedBags:
 
     def _loss(self, bag: int) -> Float[Tensor, ""]:
         """Add the gradients of a bag, and return its loss."""
-        if bag in self._parameters and bag not in self._recordings and self._may_record(bag):
+        if bag in self._parameters and bag not in self._recordings:
             self._record(bag)
         found = self._recordings.get(bag)
         if found is None:
@@ -126,26 +132,25 @@ class RecordedBags:
             parameter.grad = None
         return loss.total.detach(), parameters
 
-    def _may_record(self, bag: int) -> bool:
-        if self._gave_up or self.train.num_instances[bag] > MOST_ROWS:
-            return False
-        free, total = self._recorder.memory()
-        return free > _LEAST_FREE * total
-
     def _record(self, bag: int) -> None:
-        """Record a bag's pass; where that fails, no other is tried."""
-        batch = self._batches[bag] = self._batch(bag)
+        """Record a bag's pass where that is possible; once it is not, no other is tried."""
+        if not self._may_record or self._sizes[bag] > _MOST_ROWS:
+            return
+        free, total = self._recorder.memory()
+        if free < _LEAST_FREE * total:
+            _LOG.info("No more bags are recorded: the GPU's memory is nearly full.")
+            self._may_record = False
+            return
+        batch = self._batch(bag)
         try:
             self._recordings[bag] = self._recorder.record(lambda: self._compute(batch)[0])
         except RuntimeError as error:
-            logging.getLogger(__name__).debug("Passes are not recorded: %s", error)
-            self._gave_up = True
+            _LOG.info("Bags are not recorded: %s", error)
+            self._may_record = False
             self._forget()
-            for parameter in self._gradients:
-                parameter.grad = None
+            self.steps.optimiser.zero_grad()
 
     def _forget(self) -> None:
         self._recordings.clear()
-        self._batches.clear()
         self._parameters.clear()
         self._recorder.begin_anew()

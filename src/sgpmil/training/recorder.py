@@ -20,15 +20,17 @@ class Recording:
 
     Args:
         replay: Does it again, with what its tensors hold now.
-        result: Where it leaves its result.
+        result: Where it leaves its result, until any recording of the same recorder is replayed.
+        work: The work, which keeps the tensors that it reads.
     """
 
     replay: Callable[[], None]
     result: Tensor
+    work: Callable[[], Tensor]
 
 
 class Recorder:
-    """Records on a GPU. What it records shares memory, and is replayed one after another.
+    """Records on a GPU. Recordings share memory, and are replayed one after another.
 
     Args:
         device: The GPU.
@@ -37,9 +39,8 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
-        owner = torch.cuda.current_stream(device).cuda_stream
-        self._recorded_stream = own_stream(device, "recorded", owner)
-        self._aside_stream = own_stream(device, "aside", owner, priority=-1)
+        self._owner = torch.cuda.current_stream(device).cuda_stream
+        self._recorded_stream = own_stream(device, "recorded", self._owner)
         # Branches of a recording share parameters by intention.
         quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
         if quiet is not None:
@@ -54,10 +55,10 @@ class Recorder:
 
         Args:
             work: What is recorded; it has been done before, since kernels are compiled at their
-                first call. Tensors that it reads must stay where they are.
+                first call.
 
         Raises:
-            RuntimeError: It cannot be recorded. Earlier recordings draw no more random numbers.
+            RuntimeError: It cannot be recorded. Earlier recordings must not be replayed then.
         """
         graph = torch.cuda.CUDAGraph()
         random_numbers = RandomNumbers(self.device)
@@ -66,7 +67,7 @@ class Recorder:
         # the next has begun.
         here = torch.cuda.current_stream(self.device)
         self._recorded_stream.wait_stream(here)
-        collects = gc.isenabled()
+        collects, has_ended = gc.isenabled(), False
         gc.disable()
         try:
             with torch.cuda.stream(self._recorded_stream):
@@ -75,19 +76,29 @@ class Recorder:
                     result = work()
                 finally:
                     graph.capture_end()
+                    has_ended = True
         except RuntimeError:
-            # Those in use believe for ever after that they are being recorded.
+            # The random numbers in use believe for ever after that they are being recorded, and so
+            # does what hands out memory, unless the end went well.
             random_numbers.take_up()
+            if not has_ended:
+                self._end_memory()
             raise
         finally:
             if collects:
                 gc.enable()
         here.wait_stream(self._recorded_stream)
-        return Recording(graph.replay, result)
+        return Recording(graph.replay, result, work)
+
+    def _end_memory(self) -> None:
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        torch._C._cuda_endAllocateToPool(index, self._pool)
+        torch._C._cuda_releasePool(index, self._pool)
 
     def begin_anew(self) -> None:
-        """Give up the memory of what was recorded so far, once nobody will replay it."""
+        """Give the memory of what was recorded so far back, once nobody holds it."""
         self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
 
     def memory(self) -> tuple[int, int]:
         """Return how many bytes of the GPU are free, and how many there are."""
@@ -96,7 +107,7 @@ class Recorder:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Compute on a stream of its own, and leave the epoch's random numbers as they are."""
-        aside = self._aside_stream
+        aside = own_stream(self.device, "aside", self._owner, priority=-1)
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.random.fork_rng([self.device]), torch.cuda.stream(aside):
             yield

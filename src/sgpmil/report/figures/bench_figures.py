@@ -66,8 +66,10 @@ def growth_figure(curves: Sequence[GrowthCurve], title: str) -> Figure:
         _draw(grid[1, column], shown, [c.gibibytes for c in shown])
         style_axes(grid[0, column], title=name, x_label=x_label, y_label="Seconds")
         style_axes(grid[1, column], title="", x_label=x_label, y_label="Peak memory (GiB)")
-    grid[0, 0].legend(fontsize=SMALL_SIZE, frameon=False, loc="upper left")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    # Beside the title: curves may be anywhere within the axes.
+    lines, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(lines, labels, fontsize=SMALL_SIZE, frameon=False, loc="upper right", ncols=2)
     return figure
 
 
