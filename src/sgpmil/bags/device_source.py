@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_memory import free_memory
 from sgpmil.bags.readers import BagHeader
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore
@@ -76,12 +77,14 @@ def fits_on_device(dataset: BagDataset, device: torch.device) -> bool:
     """Say whether the features of a data set take no more than half of a GPU's free memory."""
     if device.type != "cuda":
         return False
-    free, _ = torch.cuda.mem_get_info(device)
+    free = free_memory(device)
     return 2 * _num_bytes(dataset) < free
 
 
 def where_it_fits(dataset: BagDataset, device: torch.device) -> BagDataset:
     """Move a data set to a device if it fits there; otherwise return it as it is."""
+    if isinstance(dataset.source, DeviceSource):
+        return dataset
     return on_device(dataset, device) if fits_on_device(dataset, device) else dataset
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.device_memory import free_memory
 from sgpmil.models.contract import MILModel
 from sgpmil.training.recording import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings
@@ -42,5 +43,4 @@ def default_folds_at_once(
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     width = model.in_dim + sum(layer.out_features for layer in layers)
     need = filled_rows(largest) * width * _VALUE_BYTES + model.num_parameters() * _PARAMETER_BYTES
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(MOST_AT_ONCE, free // need))
+    return max(1, min(MOST_AT_ONCE, free_memory(device) // need))

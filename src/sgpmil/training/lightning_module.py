@@ -120,8 +120,7 @@ class LightningModel(lightning.LightningModule):
             losses = self._recorded.epoch(batches.groups, self._stop_if_asked)
         if losses is None:
             steps.optimiser.zero_grad()
-            self._recorded = None  # plain steps take less
-            _free_memory(self.device)
+            self._recorded = None  # plain steps take less; torch frees the rest when it needs it
         else:
             with resting():
                 _wait_for(self.device)
@@ -135,10 +134,7 @@ class LightningModel(lightning.LightningModule):
 
     def forget_recordings(self) -> None:
         """Free what recorded steps hold of a GPU's memory."""
-        had_any = self._recorded is not None
         self._recorded, self._steps = None, None
-        if had_any:
-            _free_memory(self.device)
 
     def _seed_epoch(self) -> None:
         """Seed from the epoch alone, so that a resume repeats."""
@@ -243,12 +239,6 @@ class LightningModel(lightning.LightningModule):
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
-
-
-def _free_memory(device: torch.device) -> None:
-    """Let whoever asks how much memory is free be told of what recordings held."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

@@ -62,6 +62,7 @@ class RecordedBags:
         self.steps = steps
         self.train = train
         self._recorder = recorder
+        recorder.begin_anew()  # what others recorded before is not free yet
         self._phase = steps.model.phase
         self._sizes = train.num_instances
         self._recordings: dict[int, Recording] = {}
@@ -136,8 +137,7 @@ class RecordedBags:
         """Record a bag's pass where that is possible; once it is not, no other is tried."""
         if not self._may_record or self._sizes[bag] > _MOST_ROWS:
             return
-        free, total = self._recorder.memory()
-        if free < _LEAST_FREE * total:
+        if self._recorder.free_share() < _LEAST_FREE:
             _LOG.info("No more bags are recorded: the GPU's memory is nearly full.")
             self._may_record = False
             return

@@ -96,13 +96,14 @@ class Recorder:
         torch._C._cuda_releasePool(index, self._pool)
 
     def begin_anew(self) -> None:
-        """Give the memory of what was recorded so far back, once nobody holds it."""
+        """Give back the memory of what was recorded so far, which nobody holds any more."""
         self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
-    def memory(self) -> tuple[int, int]:
-        """Return how many bytes of the GPU are free, and how many there are."""
-        return torch.cuda.mem_get_info(self.device)
+    def free_share(self) -> float:
+        """Return the share of the GPU's memory that is free."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        return free / total
 
     @contextmanager
     def aside(self) -> Iterator[None]:
