@@ -6,7 +6,7 @@ from torch import nn
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_memory import free_memory
 from sgpmil.models.contract import MILModel
-from sgpmil.training.recording import MOST_ROWS, can_record, filled_rows
+from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["MOST_AT_ONCE", "default_folds_at_once"]

@@ -25,7 +25,7 @@ from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.random_numbers import seed_torch
 from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
-from sgpmil.training.recording import RecordedSteps, recorded_steps
+from sgpmil.training.recorded_steps import RecordedSteps, recorded_steps
 from sgpmil.training.schedule import learning_rate
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps

@@ -12,7 +12,7 @@ from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
-from sgpmil.training.recording import RecordedSteps, filled_rows, recorded_steps
+from sgpmil.training.recorded_steps import RecordedSteps, filled_rows, recorded_steps
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 
