@@ -2,6 +2,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 FAKE = """
     import torch
     from torchvision import operators

@@ -11,6 +11,8 @@ from sgpmil.evaluation import (
     write_prediction_folder,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_predictions_of_another_system(sgpmil, tmp_path):
     rng = np.random.default_rng(0)

@@ -13,6 +13,8 @@ from sgpmil.errors import TrainingError
 from sgpmil.training.run_lock import run_lock
 from tests.experiments.tiny_data import write_classic, write_colon
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--jobs", "1", "--epochs", "2", "--model", "bag-size", "--model", "mean-pool")
 
 
@@ -169,7 +171,6 @@ def test_a_folder_that_another_process_writes_to_is_left_alone(sgpmil, data, tmp
     assert "Another process" in err
 
 
-@pytest.mark.slow
 def test_works_without_pydantic(data, tmp_path):
     # Not blocked altogether: typer itself uses it, where it is there.
     script = f"""

@@ -19,6 +19,8 @@ from tests.report.explained_run import (
     write_slides,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):

@@ -9,6 +9,8 @@ pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from tests.slides.extraction.drawn_files import write_folder, write_slide
 
+pytestmark = pytest.mark.slow
+
 COLOURS = ("--encoder", "tests.slides.extraction.cheap_encoders:Colours", "--workers", "1")
 
 

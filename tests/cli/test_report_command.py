@@ -11,6 +11,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 from sgpmil.report.pages.run_report import RunReport
 from tests.report.pages.reported_run import ReadPage, write_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -18,7 +20,6 @@ def run(tmp_path_factory):
     return write_run(folder / "run", folder / "features", folder / "slides")
 
 
-@pytest.mark.slow
 def test_a_run_becomes_a_page_and_cases(sgpmil, run, tmp_path):
     out = tmp_path / "out" / "page.html"
     slides = run.parent / "slides"

@@ -59,6 +59,7 @@ def test_against_a_loop_over_physical_tables():
     assert (found.num_patients, found.num_slides, found.rounds, found.level) == (23, 60, 40, 0.8)
 
 
+@pytest.mark.slow
 def test_coverage_of_a_known_auc():
     # Scores normal around 0 and 1: the area is Φ(1 / √2). Of 150 tables, a coverage of .95 has a
     # standard error of .018; with 80 slides the percentile interval covers a little less.

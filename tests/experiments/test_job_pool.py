@@ -14,6 +14,8 @@ import torch
 from sgpmil.errors import SettingsError
 from sgpmil.experiments.job_pool import one_thread, run_all
 
+pytestmark = pytest.mark.slow
+
 
 def _square():
     return lambda x: x * x
@@ -67,7 +69,6 @@ def test_no_process_is_refused():
         run_all(_square, [1], processes=0, on_change=print, on_done=print, on_death=print)
 
 
-@pytest.mark.slow
 def test_two_processes_share_the_jobs_with_a_thread_each(tmp_path):
     found, most = {}, []
     run_all(
@@ -84,7 +85,6 @@ def test_two_processes_share_the_jobs_with_a_thread_each(tmp_path):
     assert {path.read_text() for path in tmp_path.iterdir()} == {"1"}
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path):
     found = {}
     run_all(
@@ -100,7 +100,6 @@ def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path):
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.slow
 def test_an_error_of_the_study_itself_stops_it_and_leaves_no_process(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         run_all(
@@ -114,7 +113,6 @@ def test_an_error_of_the_study_itself_stops_it_and_leaves_no_process(tmp_path):
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
     script = f"""

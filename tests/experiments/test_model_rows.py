@@ -6,6 +6,8 @@ from sklearn.metrics import roc_auc_score
 
 from sgpmil.experiments.model_rows import Spread, at_chance, read_rows, spread_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_chance_is_that_of_labels_dealt_at_random(rng):
     labels = np.array([0, 1] * 40)

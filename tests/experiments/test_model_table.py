@@ -11,6 +11,8 @@ from sgpmil.experiments.model_table import COLUMNS, cells, write_table
 from sgpmil.experiments.study import run_jobs
 from tests.experiments.tiny_data import write_classic, write_colon
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

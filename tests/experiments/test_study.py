@@ -17,6 +17,8 @@ from sgpmil.training.defaults import default_training
 from sgpmil.training.settings import TrainingSettings
 from tests.experiments.tiny_data import write_classic, write_colon
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"epochs": 2}
 SIZE = Variant("size", "bag-size", training=QUICK)
 MEAN = Variant("mean", "mean-pool", {"hidden_dim": 8}, QUICK)
@@ -250,7 +252,6 @@ def test_leaking_folds_are_refused(tmp_path):
         plan_jobs(StudySet("leak", load), [SIZE], seeds=1)
 
 
-@pytest.mark.slow
 def test_two_processes_give_what_one_gives(musk, tmp_path):
     jobs = plan_jobs(musk, [SIZE, MEAN], seeds=1)
     one = run(jobs, tmp_path / "one")

@@ -9,6 +9,8 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from sgpmil.gp import carried_kernels, carried_programs  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 NUMBERS = {"num_rows", "num_parts", "rows_of_part", "grad_stride", "out_stride", "stride"}

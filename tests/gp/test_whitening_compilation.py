@@ -8,6 +8,8 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from sgpmil.gp import whitening_programs  # noqa: E402
 from tests.models.test_kernel_compilation import compiled  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 MOST_SHARED = 99 * 1024  # bytes that a program may have on every GPU with bfloat16
 DOUBLES = dict.fromkeys(["inverse", "inner"], "*fp64")
 PLAIN = {"stride_column": 1}

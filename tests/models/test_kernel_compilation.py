@@ -10,6 +10,8 @@ from triton.compiler import ASTSource  # noqa: E402
 from sgpmil.bags import row_programs  # noqa: E402
 from sgpmil.models import pooling_programs  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HOPPER = GPUTarget("cuda", 90, 32)
 SOFTMAX = pooling_programs.softmax_program, pooling_programs.softmax_gradient_program
 GRADIENTS = (

@@ -7,6 +7,8 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from sgpmil.training.adam_programs import norm_program, update_program  # noqa: E402
 from tests.models.test_kernel_compilation import compiled  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TABLES = {"table": "*i64", "chunk_tensors": "*i64", "chunk_starts": "*i64", "partials": "*fp32"}
 NUMBERS = ("clip", "weight_decay", "eps", "beta2", "rest1", "rest2", "log_beta1", "log_beta2")
 

@@ -21,6 +21,8 @@ from sgpmil.training.run_folder import read_run
 
 from .conftest import TINY, file_weights, files_under, quick, same_weights, toy_bags
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

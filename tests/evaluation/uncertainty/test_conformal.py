@@ -19,6 +19,8 @@ from sgpmil.evaluation.uncertainty.conformal import (
 from tests.evaluation.tables import table_of
 from tests.evaluation.uncertain_tables import built, model_table, slides
 
+pytestmark = pytest.mark.slow
+
 
 class Fixed(ClassifierMixin, BaseEstimator):
     """A classifier whose input are the probabilities."""

@@ -25,6 +25,8 @@ from tests.report.explained_run import (
 )
 from tests.slides.extraction.drawn_files import HEIGHT, MPP, WIDTH
 
+pytestmark = pytest.mark.slow
+
 
 class Progress:
     def __init__(self):

@@ -14,6 +14,8 @@ from sgpmil.report.pages.case_report import CaseReports
 
 from .reported_run import NASTY, ReadPage, material, prediction, table
 
+pytestmark = pytest.mark.slow
+
 
 def many_classes(tmp_path):
     """Nine classes with long names, and slides of long names."""

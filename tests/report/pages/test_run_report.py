@@ -13,6 +13,8 @@ from sgpmil.report.pages.run_report import ReportOptions, run_report, write_run_
 
 from .reported_run import NASTY, ReadPage, material
 
+pytestmark = pytest.mark.slow
+
 QUICK = ReportOptions(rounds=0, num_slides=1)
 
 
@@ -250,7 +252,6 @@ def test_a_template_that_lacks_something_is_an_error():
         rendering.render_page("run_report.html.j2", {})
 
 
-@pytest.mark.slow
 def test_a_hundred_slides_take_less_than_20_mb(tmp_path):
     found = material(path=tmp_path, num_folds=5, num_slides=20)
     path = tmp_path / "report.html"

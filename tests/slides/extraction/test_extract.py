@@ -29,12 +29,14 @@ from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 from tests.slides.extraction.cheap_encoders import Colours
 from tests.slides.extraction.drawn_files import TISSUE, write_folder, write_slide
 
+pytestmark = pytest.mark.slow
+
 ENCODERS = "tests.slides.extraction.cheap_encoders"
 REPOSITORY = Path(__file__).parents[3]
 
 
 def settings(**changes):
-    given = {"batch_size": 7, "num_workers": 2, "dtype": "float32", **changes}
+    given = {"batch_size": 7, "num_workers": 1, "dtype": "float32", **changes}
     return ExtractionSettings(**given)
 
 
@@ -306,7 +308,6 @@ def wait_for(condition, process):
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_in_the_middle_and_run_again_gives_the_same_bytes(tmp_path, stop):
     write_folder(tmp_path / "slides")
@@ -340,7 +341,6 @@ def test_stopped_in_the_middle_and_run_again_gives_the_same_bytes(tmp_path, stop
     assert contents(tmp_path / "out" / relative) == contents(tmp_path / "whole" / relative)
 
 
-@pytest.mark.slow
 def test_two_processes_share_a_folder(tmp_path):
     write_folder(tmp_path / "slides", num_slides=5)
     both = [command(tmp_path / "slides", tmp_path / "out") for _ in range(2)]
@@ -355,7 +355,6 @@ def test_two_processes_share_a_folder(tmp_path):
     assert contents(tmp_path / "out" / relative) == contents(tmp_path / "alone" / relative)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the processes in /proc")
 def test_a_process_that_dies_costs_nothing(tmp_path):
     write_folder(tmp_path / "slides")

@@ -27,6 +27,8 @@ from sgpmil.slides.phantoms import (
     write_phantoms,
 )
 
+pytestmark = pytest.mark.slow
+
 TINY = PhantomSettings(size=(800, 600), mpp=1.0, tumour_share=0.05)
 
 
@@ -175,7 +177,6 @@ def script(tmp_path):
     return start
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_one_sentence(script, tmp_path, workers):
     # A limit on the size of files fails in the middle of a write, as a full disk does.
@@ -195,7 +196,6 @@ def wait_for_half_a_slide(place):
     raise AssertionError("no slide was begun")
 
 
-@pytest.mark.slow
 def test_an_interruption_leaves_no_half_files(script, tmp_path):
     out = tmp_path / "out"
     with script(out, workers=2, side=6000) as process:
@@ -208,7 +208,6 @@ def test_an_interruption_leaves_no_half_files(script, tmp_path):
     assert not list(out.rglob("*.tiff"))
 
 
-@pytest.mark.slow
 def test_workers_end_with_a_killed_main_process(script, tmp_path):
     out = tmp_path / "out"
     with script(out, workers=2, side=6000) as process:

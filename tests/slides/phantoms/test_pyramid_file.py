@@ -18,6 +18,8 @@ from sgpmil.slides.phantoms.pyramid_file import level_sizes
 
 from .scenes import SMALL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def large_scene():

@@ -14,6 +14,8 @@ from sgpmil.slides.phantoms.windows import Window
 
 from .scenes import SMALL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def picture(scene):
@@ -135,7 +137,6 @@ def test_folds_are_darker_and_pens_have_their_ink(scene, picture):
     np.testing.assert_array_equal(picture[elsewhere], without[elsewhere])
 
 
-@pytest.mark.slow
 def test_texture_tells_the_tumour_and_mean_colour_does_not():
     import cv2
     from sklearn.linear_model import LogisticRegression

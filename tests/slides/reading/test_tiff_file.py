@@ -284,6 +284,7 @@ def test_tiles_left_out_are_white(tmp_path):
     assert (found == 255).all()
 
 
+@pytest.mark.slow
 def test_a_huge_level_is_never_held_whole(tmp_path):
     path = write_sparse(tmp_path / "a.tif", 40_000, 1024)  # 4.8 GB of pixels
     with TiffSlide(path) as slide:
