@@ -34,6 +34,13 @@ def test_a_workload_of_nothing_is_refused(values):
         Workload(**values)
 
 
+@pytest.mark.parametrize("values", [{"repeats": 0}, {"largest": 0}, {"bags_per_step": 0}])
+def test_what_cannot_be_measured_is_refused_before_anything_is(values):
+    (name,) = values
+    with pytest.raises(SettingsError, match=f"Expected {name}"):
+        BenchSettings(("mean-pool",), **values)
+
+
 def test_models_are_measured_and_a_failure_stops_none(monkeypatch, tmp_path):
     from sgpmil.experiments import bench as module
 

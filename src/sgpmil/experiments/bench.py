@@ -19,12 +19,14 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.device_source import where_it_fits
 from sgpmil.bags.files import write_text
+from sgpmil.errors import SettingsError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.experiments.study import sentence
 from sgpmil.experiments.workload import Workload, random_dataset
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
+from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
 
 __all__ = ["BenchRow", "BenchSettings", "Growth", "GrowthPoint", "bench", "write_bench"]
@@ -51,6 +53,9 @@ class BenchSettings:
         growth_model: Model whose time and memory are measured as bags grow; None for none.
         largest: Instances of the largest bag that is predicted then; training stops at a tenth.
         device: ``auto``, ``cpu`` or ``gpu``.
+
+    Raises:
+        SettingsError: A number is not positive, or the precision unknown.
     """
 
     models: tuple[str, ...]
@@ -61,6 +66,19 @@ class BenchSettings:
     growth_model: str | None = "sgpmil"
     largest: int = 100_000
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("repeats", "largest"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
+        for name in self.models:  # refused before anything is measured
+            resolve_training(name, self.training)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What is asked of every model's training."""
+        given = {"bags_per_step": self.bags_per_step, "precision": self.precision}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -168,11 +186,8 @@ def _row(
         "select": "last",
         "patience": 0,
         "device": "gpu" if device.type == "cuda" else "cpu",
+        **settings.training,
     }
-    if settings.bags_per_step is not None:
-        training["bags_per_step"] = settings.bags_per_step
-    if settings.precision is not None:
-        training["precision"] = settings.precision
     try:
         with PeakMemory(device) as training_peak:
             model = fit(
