@@ -67,9 +67,17 @@ def growth_figure(curves: Sequence[GrowthCurve], title: str) -> Figure:
         style_axes(grid[0, column], title=name, x_label=x_label, y_label="Seconds")
         style_axes(grid[1, column], title="", x_label=x_label, y_label="Peak memory (GiB)")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    # Beside the title: curves may be anywhere within the axes.
-    lines, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(lines, labels, fontsize=SMALL_SIZE, frameon=False, loc="upper right", ncols=2)
+    # Beside the title: curves may be anywhere within the axes, and not every one has them all.
+    shown_as = {line.get_label(): line for axes in grid[0] for line in axes.get_lines()}
+    known = {label: shown_as[label] for label in _JOBS.values() if label in shown_as}
+    figure.legend(
+        [*known.values()],
+        [*known],
+        fontsize=SMALL_SIZE,
+        frameon=False,
+        loc="upper right",
+        ncols=len(_JOBS),
+    )
     return figure
 
 
