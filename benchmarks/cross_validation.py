@@ -4,6 +4,7 @@ python benchmarks/cross_validation.py --bags-per-step 1 2 32 --folds-at-once 1 4
 """
 
 import argparse
+import gc
 import itertools
 import tempfile
 import time
@@ -59,6 +60,10 @@ def main() -> None:
         ways = itertools.product(options.bags_per_step, options.folds_at_once or [None])
         for bags_per_step, at_once in ways:
             run = Path(folder) / f"run-{bags_per_step}-{at_once}"
+            if torch.cuda.is_available():  # what the way before kept for reuse is not this one's
+                gc.collect()
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
             begin = time.perf_counter()
             bags = PackedStore.open(Path(folder) / "store").dataset()
             cross_validate(

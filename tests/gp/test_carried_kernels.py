@@ -123,6 +123,7 @@ def assert_close(found, expected, tolerance, summed=0.0):
     assert float((found.double() - expected).abs().max()) <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_value_and_gradients_are_those_of_the_chain(found, name):
     given = CASES[name]
@@ -146,6 +147,7 @@ def test_some_variances_are_at_their_floor_in_that_test():
     assert (left[1::2] > MIN_VARIANCE + 1e-3).sum() > 10
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_result(found):
     assert all(map(torch.equal, found["large tiles"], found["once more"]))
 

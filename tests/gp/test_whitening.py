@@ -141,6 +141,7 @@ def relative_error(found, expected):
     return float((found.double() - expected).abs().max() / expected.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", covariances())
 def test_kernels_give_inverse_and_gradient_of_torchs_factor(found_by_kernels, name):
     covariance, jitter, gradient = covariances()[name]
@@ -169,6 +170,7 @@ def test_kernels_give_inverse_and_gradient_of_torchs_factor(found_by_kernels, na
     assert relative_error(of_sum, sum_by_torch) < max(tolerance, rounding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", none_that_will_do())
 def test_kernels_give_nan_where_no_jitter_will_do(found_by_kernels, name):
     for found in found_by_kernels[name]:

@@ -13,6 +13,7 @@ from sgpmil.training.steps import OptimiserSteps
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", [n for n in list_models() if n != "agp"])
 def test_no_step_waits(name):
     torch.manual_seed(0)
@@ -39,8 +40,8 @@ def test_no_step_waits(name):
             steps.step()
 
     step()  # libraries wait at their first call
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")

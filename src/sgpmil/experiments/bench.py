@@ -91,7 +91,7 @@ class BenchRow:
         train_seconds: Median seconds of an epoch.
         train_spread: Least and most seconds of an epoch.
         predict_seconds: Median seconds of predicting the test bags, without instance scores.
-        train_bytes: Peak memory of training, the bags themselves left out.
+        train_bytes: Peak memory of training, recordings included, the bags themselves left out.
         predict_bytes: Peak memory of prediction, likewise.
         error: Why it could not be measured.
     """
@@ -189,7 +189,7 @@ def _row(
         **settings.training,
     }
     try:
-        with PeakMemory(device) as training_peak:
+        with PeakMemory(device, with_kept=True) as training_peak:
             model = fit(
                 train,
                 model=name,

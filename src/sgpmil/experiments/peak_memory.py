@@ -23,6 +23,8 @@ class PeakMemory:
 
     Args:
         device: Where the work is done.
+        with_kept: On a GPU, count what torch keeps for later as well: recorded steps have memory of
+            their own, which is theirs between two replays too.
 
     Example:
         >>> with PeakMemory(torch.device("cpu")) as peak:
@@ -35,16 +37,18 @@ class PeakMemory:
     bytes: int | None = None
     """The peak; None where the system does not tell."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, with_kept: bool = False) -> None:
         self._device = device
+        self._with_kept = with_kept
         self._stop = threading.Event()
         self._before = self._most = 0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "PeakMemory":
         if self._device.type == "cuda":
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
+            self._before = self._on_gpu(peak=False)
         elif _STATUS.exists():
             _give_back_freed()
             self._before = self._most = _own_memory()
@@ -58,11 +62,16 @@ class PeakMemory:
         trace: TracebackType | None,
     ) -> None:
         if self._device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+            self.bytes = self._on_gpu(peak=True) - self._before
         elif self._thread.is_alive():
             self._stop.set()
             self._thread.join()
             self.bytes = max(self._most, _own_memory()) - self._before
+
+    def _on_gpu(self, *, peak: bool) -> int:
+        statistic = "reserved_bytes" if self._with_kept else "allocated_bytes"
+        statistics = torch.cuda.memory_stats(self._device)
+        return int(statistics[f"{statistic}.all.{'peak' if peak else 'current'}"])
 
     def _watch(self) -> None:
         while not self._stop.wait(_EVERY):
