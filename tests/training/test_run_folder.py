@@ -7,7 +7,8 @@ import pytest
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError, SplitError
 from sgpmil.evaluation import prediction_folder
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.training.run_folder import open_run, read_run
 

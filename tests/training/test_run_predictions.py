@@ -5,7 +5,8 @@ import pytest
 
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, SplitError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_files import write_predictions, write_predictions_csv
 from sgpmil.evaluation.prediction_folder import write_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
     from sgpmil.evaluation.instance_files import read_instance_scores, write_instance_scores
     from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_auc
+    from sgpmil.evaluation.instance_scores import InstanceScores
     from sgpmil.evaluation.lipschitz import lipschitz_paths
     from sgpmil.evaluation.localisation.instance_evaluation import (
         InstanceEvaluation,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     )
     from sgpmil.evaluation.operating_point import sensitivity_at_specificity
     from sgpmil.evaluation.patients import by_patient, without_patients
-    from sgpmil.evaluation.prediction import InstanceScores, Prediction
+    from sgpmil.evaluation.prediction import Prediction
     from sgpmil.evaluation.prediction_files import (
         read_predictions,
         write_predictions,
@@ -166,7 +167,7 @@ _HOMES = {
     "InstanceEvaluation": "localisation.instance_evaluation",
     "InstanceMetrics": "instance_metrics",
     "InstanceOptions": "localisation.instance_evaluation",
-    "InstanceScores": "prediction",
+    "InstanceScores": "instance_scores",
     "Interval": "bootstrap",
     "Intervals": "bootstrap",
     "MetricSummary": "summary",

@@ -7,7 +7,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction_files import require_file
 
 __all__ = ["read_instance_scores", "write_instance_scores"]

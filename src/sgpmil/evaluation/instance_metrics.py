@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sgpmil.evaluation.prediction import Prediction, ScoreKind
+from sgpmil.evaluation.instance_scores import ScoreKind
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.ranking import auroc, average_precision
 from sgpmil.shapes import Bool, Float
 

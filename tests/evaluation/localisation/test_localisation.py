@@ -14,8 +14,9 @@ from sklearn.metrics import (
 
 from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.instance_metrics import instance_metrics
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.localisation.localisation import localisation
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from tests.evaluation.instance_tables import instance_table, pairs
 

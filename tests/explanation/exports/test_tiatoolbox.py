@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.exports import write_tiatoolbox_overlay
 
 from .scored_patches import CLASSES, read_strictly, scored

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.maps import patch_side, placed_coords
 
 

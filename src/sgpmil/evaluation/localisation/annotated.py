@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.localisation.scored_slides import positive_classes_of
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Int
 from sgpmil.slides.annotations.folder import AnnotationFolder

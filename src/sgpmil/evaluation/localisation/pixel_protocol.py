@@ -20,6 +20,7 @@ import numpy as np
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.localisation.annotated import slide_annotations
 from sgpmil.evaluation.localisation.scored_slides import (
     ScoreName,
@@ -29,7 +30,7 @@ from sgpmil.evaluation.localisation.scored_slides import (
     positive_classes_of,
 )
 from sgpmil.evaluation.localisation.threshold import CallMetrics, call_metrics
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc
 from sgpmil.shapes import Bool, Float, Int

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.exports.patch_squares import json_fields, write_squares
 from sgpmil.explanation.exports.tables import PLACE_COLUMNS, patch_table
 from sgpmil.explanation.maps.placement import patch_side, placed_coords

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.shapes import Int
 
 __all__ = ["patch_side", "placed_coords"]

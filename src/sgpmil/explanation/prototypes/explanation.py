@@ -9,7 +9,7 @@ import torch
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.prototypes.colours import NEUTRAL, prototype_colours
 from sgpmil.explanation.prototypes.effect import attention_parts, prototype_weights
 from sgpmil.explanation.prototypes.examples import ExamplePatches, PatchReference

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.prototypes.similarity import SlidePrototypes
 from sgpmil.shapes import Float, Int
 

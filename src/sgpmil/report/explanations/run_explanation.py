@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from sgpmil.errors import ExplanationError, SgpmilError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.explanation.prototypes import (
     PrototypeExplanation,
     write_prototype_table,

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.explanation.exports import (
     write_patch_table,
     write_qupath_geojson,

@@ -12,7 +12,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.maps import ScaleKind, patch_side, placed_coords, score_map
 from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure
 from sgpmil.report.figures.map_drawing import (
