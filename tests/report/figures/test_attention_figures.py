@@ -83,6 +83,12 @@ def test_blocks_do_not_overlap():
         assert upper.y0 >= lower.y1
 
 
+def test_names_are_no_formulas():
+    figure = attention_figure([AttentionPanel(r"$\frac$", np.ones((4, 2, 2)), random_scores(4))])
+    figure.canvas.draw()
+    assert figure.axes[0].get_title(loc="left").startswith(r"\$\frac\$ (n = 4")
+
+
 def test_unusable():
     with pytest.raises(PredictionError, match="at least one bag"):
         attention_figure([])

@@ -105,6 +105,13 @@ def test_undefined_values_and_one_fold():
     assert len(panel(one, "AUC").texts) == 0
 
 
+def test_names_are_no_formulas():
+    figure = comparison_figure(compare({r"a$\frac$": run_of(1.0, 1), r"b$\frac$": run_of(0.5, 2)}))
+    figure.canvas.draw()
+    assert figure.get_suptitle().startswith(r"a\$\frac\$ and 1 other")
+    assert r"whether a\$\frac\$ is better" in figure.get_supxlabel().replace("\n", " ")
+
+
 def test_file(tmp_path, comparison):
     path = write_comparison_figure(tmp_path / "figures", comparison)
     assert path == tmp_path / "figures" / "comparison.png"

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,11 @@ def test_roc_of_one_fold_and_of_an_absent_class():
     assert "±" not in text
     negatives = tuple(p for p in table.predictions if p.label == 0)
     assert "AUC undefined" in words(roc_figure([PredictionTable(negatives, table.class_names)]))
+
+
+def test_names_are_no_formulas():
+    table = replace(random_table(30), class_names=("no", r"a$\frac$"))
+    assert r"a\$\frac\$: AUC" in words(roc_figure([table]))
 
 
 def test_nothing_to_draw():

@@ -5,13 +5,12 @@ from matplotlib.colors import Normalize
 from PIL import Image
 
 from sgpmil.explanation.maps import score_map
-from sgpmil.report.figures.canvas import new_figure
+from sgpmil.report.figures.canvas import new_figure, plain_words
 from sgpmil.report.figures.map_drawing import (
     draw_heat,
     draw_outlines,
     draw_scale_bar,
     draw_slide,
-    plain_words,
     prepare_axes,
     scale_bar_length,
 )

@@ -173,6 +173,18 @@ def test_without_slides_patches_are_named():
     assert "Most similar patches: slide, number" in words
 
 
+def test_names_are_no_formulas():
+    explanation = with_examples(PatchReference(r"a$\frac$", 12, 0.9, (0, 0), 9))
+    words = texts(prototype_sheet(explanation, title=r"fold $\frac$"))
+    assert "a\\$\\frac\\$\n12" in words
+    assert r"fold \$\frac\$: the" in words
+    explanation = by_hand([13, 12, 4, 3, 1])
+    words = texts(
+        label_map_figure(scores(), explanation.slides["a"], explanation, title=r"$\frac$")
+    )
+    assert r"\$\frac\$ (n = 5" in words
+
+
 def test_the_sheet_says_what_is_unused_and_what_is_too_few():
     words = texts(prototype_sheet(with_examples(), fewest_labelled=2, title="fold 1"))
     assert "fold 1: the 2 prototypes in use (1 of 3 unused); 4 patches, kernel correlation" in words

@@ -99,6 +99,13 @@ def test_a_class_without_slides_has_no_point():
     assert ticks[-1] == "a class of a\nlong name\nn = 0"
 
 
+def test_names_are_no_formulas():
+    table = table_of([[0.6, 0.4]] * 12, [0, 1] * 6, ("a", r"$\frac$"))
+    figure = set_figure([set_metrics(fit_conformal(table, 0.8), table)])
+    figure.canvas.draw()
+    assert figure.axes[1].get_xticklabels()[-1].get_text() == "$\\frac$\nn = 6"
+
+
 def test_nothing_to_draw():
     table = model_table(20, 2, seed=1)
     unlabelled = table_of([[0.5, 0.5]], [None], table.class_names)

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.instance_scores import InstanceScores, ScoreKind
-from sgpmil.report.figures.canvas import COLOURS, LABEL_SIZE, SMALL_SIZE, new_figure
+from sgpmil.report.figures.canvas import COLOURS, LABEL_SIZE, SMALL_SIZE, new_figure, plain_words
 from sgpmil.shapes import Float
 
 __all__ = ["AttentionPanel", "attention_figure"]
@@ -146,7 +146,7 @@ def _draw_panel(axes: Axes, panel: AttentionPanel, shown: int, columns: int) -> 
     what = f"evidence for class {panel.class_index}" if kind == "evidence" else "attention"
     scale = "" if unit == 1 else f" × {1 / unit:.0e}".replace("e+0", "e")
     title = f"{panel.title} (n = {scores.num_instances}, by {what}{scale}{more})"
-    axes.set_title(title, fontsize=LABEL_SIZE, loc="left", color="black")
+    axes.set_title(plain_words(title), fontsize=LABEL_SIZE, loc="left", color="black")
 
 
 def _is_marked(scores: InstanceScores) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The look that the figures share, and how they are saved."""
 
 import os
+import re
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,6 +17,7 @@ __all__ = [
     "SMALL_SIZE",
     "TITLE_SIZE",
     "new_figure",
+    "plain_words",
     "save_figure",
     "style_axes",
 ]
@@ -25,6 +27,19 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 GREY = "#6b6b6b"
 TITLE_SIZE, LABEL_SIZE, SMALL_SIZE = 11, 10, 8.5
+
+
+def plain_words(text: str) -> str:
+    r"""Keep matplotlib from taking dollar signs in names for formulas.
+
+    Args:
+        text: What is to be written.
+
+    Example:
+        >>> print(plain_words("a$b$"), plain_words(plain_words("a$b$")))
+        a\$b\$ a\$b\$
+    """
+    return re.sub(r"(?<!\\)\$", r"\\$", text)
 
 
 def new_figure(width: float, height: float, pad: float = 0.04) -> Figure:

@@ -19,6 +19,7 @@ from sgpmil.report.figures.canvas import (
     SMALL_SIZE,
     TITLE_SIZE,
     new_figure,
+    plain_words,
     save_figure,
     style_axes,
 )
@@ -60,9 +61,9 @@ def comparison_figure(comparison: Comparison) -> Figure:
     num_folds = len(comparison.folds)
     folds = f"{num_folds} folds" if num_folds > 1 else "one fold"
     title = f"{comparison.reference} and {num_runs - 1} other{'s' * (num_runs > 2)}, {folds}"
-    figure.suptitle(title, fontsize=TITLE_SIZE, x=0.01, ha="left")
+    figure.suptitle(plain_words(title), fontsize=TITLE_SIZE, x=0.01, ha="left")
     legend = "\n".join(textwrap.wrap(_legend(comparison), int(14 * width)))
-    figure.supxlabel(legend, fontsize=SMALL_SIZE, x=0.01, ha="left", color=GREY)
+    figure.supxlabel(plain_words(legend), fontsize=SMALL_SIZE, x=0.01, ha="left", color=GREY)
     return figure
 
 
@@ -112,7 +113,7 @@ def _draw_metric(axes: Axes, comparison: Comparison, metric: str, is_tilted: boo
     axes.yaxis.label.set_fontsize(SMALL_SIZE)
     axes.title.set_fontsize(LABEL_SIZE)
     axes.set_xlim(-0.6, len(values) - 0.4)
-    axes.set_xticks(places, comparison.runs, fontsize=SMALL_SIZE)
+    axes.set_xticks(places, comparison.runs, fontsize=SMALL_SIZE, parse_math=False)
     if is_tilted:
         for label in axes.get_xticklabels():
             label.set(rotation=35, ha="right", rotation_mode="anchor")

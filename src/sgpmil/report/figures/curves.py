@@ -22,6 +22,7 @@ from sgpmil.report.figures.canvas import (
     SMALL_SIZE,
     TITLE_SIZE,
     new_figure,
+    plain_words,
     style_axes,
 )
 from sgpmil.shapes import Float, Int
@@ -95,7 +96,7 @@ def roc_figure(tables: Sequence[PredictionTable]) -> Figure:
     classes = [1] if len(names) == 2 else list(range(len(names)))
     for position, class_index in enumerate(classes):
         colour = COLOURS[position % len(COLOURS)]
-        _draw_roc(axes, known, class_index, names[class_index], colour)
+        _draw_roc(axes, known, class_index, plain_words(names[class_index]), colour)
     style_axes(
         axes,
         title=_roc_title(known),

@@ -1,6 +1,5 @@
 """Maps on axes: the slide beneath, scores as colours over it, outlines and a scale bar on top."""
 
-import re
 from math import floor, log10
 
 import numpy as np
@@ -19,7 +18,7 @@ from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-un
 )
 
 from sgpmil.explanation.maps import ScoreMap
-from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE
+from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE, plain_words
 from sgpmil.report.slide_picture import SlidePicture
 from sgpmil.shapes import Int, UInt8
 
@@ -30,7 +29,6 @@ __all__ = [
     "draw_outlines",
     "draw_scale_bar",
     "draw_slide",
-    "plain_words",
     "prepare_axes",
     "scale_bar_length",
 ]
@@ -42,19 +40,6 @@ _CANVAS = "#c9c9c9"
 _HEAT_ALPHA = 0.72
 _PALE = 0.55
 """Share of its contrast that a slide keeps beneath a map."""
-
-
-def plain_words(text: str) -> str:
-    r"""Keep matplotlib from taking dollar signs in names for formulas.
-
-    Args:
-        text: What is to be written.
-
-    Example:
-        >>> print(plain_words("a$b$"), plain_words(plain_words("a$b$")))
-        a\$b\$ a\$b\$
-    """
-    return re.sub(r"(?<!\\)\$", r"\\$", text)
 
 
 def prepare_axes(axes: Axes, view: View, title: str) -> None:

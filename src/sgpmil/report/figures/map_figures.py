@@ -14,7 +14,7 @@ from matplotlib.image import AxesImage
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.maps import ScaleKind, patch_side, placed_coords, score_map
-from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure
+from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure, plain_words
 from sgpmil.report.figures.map_drawing import (
     View,
     draw_colour_bar,
@@ -22,7 +22,6 @@ from sgpmil.report.figures.map_drawing import (
     draw_outlines,
     draw_scale_bar,
     draw_slide,
-    plain_words,
     prepare_axes,
 )
 from sgpmil.report.figures.map_layers import (

@@ -20,13 +20,13 @@ from sgpmil.report.figures.canvas import (
     SMALL_SIZE,
     TITLE_SIZE,
     new_figure,
+    plain_words,
 )
 from sgpmil.report.figures.map_drawing import (
     draw_heat,
     draw_outlines,
     draw_scale_bar,
     draw_slide,
-    plain_words,
     prepare_axes,
 )
 from sgpmil.report.figures.map_figures import shown_part

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import average_precision
-from sgpmil.report.figures.canvas import COLOURS, SMALL_SIZE, new_figure, style_axes
+from sgpmil.report.figures.canvas import COLOURS, SMALL_SIZE, new_figure, plain_words, style_axes
 from sgpmil.report.figures.curves import labelled_folds
 from sgpmil.shapes import Bool, Float
 
@@ -42,9 +42,7 @@ def precision_recall_figure(tables: Sequence[PredictionTable]) -> Figure:
         title += f"{len(known)} folds\nbold: mean; AP: mean ± sd; dotted: chance"
     style_axes(axes, title=title, x_label="Recall", y_label="Precision")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03), aspect="equal")
-    legend = axes.legend(fontsize=SMALL_SIZE, frameon=True, edgecolor="none", loc="lower left")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    axes.legend(fontsize=SMALL_SIZE, frameon=True, edgecolor="none", loc="lower left")
     return figure
 
 
@@ -72,7 +70,7 @@ def precision_at_recalls(
 def _draw_class(
     axes: Axes, tables: Sequence[PredictionTable], class_index: int, colour: str
 ) -> None:
-    name = tables[0].class_names[class_index]
+    name = plain_words(tables[0].class_names[class_index])
     recalls = np.linspace(0, 1, 1001)
     areas, heights, shares = [], [], []
     for table in tables:

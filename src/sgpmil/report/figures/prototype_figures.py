@@ -21,7 +21,14 @@ from sgpmil.explanation.prototypes import (
     SlidePrototypes,
     label_map,
 )
-from sgpmil.report.figures.canvas import GREY, LABEL_SIZE, SMALL_SIZE, TITLE_SIZE, new_figure
+from sgpmil.report.figures.canvas import (
+    GREY,
+    LABEL_SIZE,
+    SMALL_SIZE,
+    TITLE_SIZE,
+    new_figure,
+    plain_words,
+)
 from sgpmil.report.figures.map_drawing import (
     draw_outlines,
     draw_scale_bar,
@@ -105,7 +112,7 @@ def label_map_figure(
     )
     used, all_of_them = len(explanation.used), len(explanation.prototypes)
     figure.suptitle(
-        f"{title or slide.slide_id} (n = {slide.num_instances:,} patches; {used} of "
+        f"{plain_words(title or slide.slide_id)} (n = {slide.num_instances:,} patches; {used} of "
         f"{all_of_them} prototypes used on {len(explanation.slides)} "
         f"{'slide' if len(explanation.slides) == 1 else 'slides'})",
         fontsize=TITLE_SIZE,
@@ -169,7 +176,7 @@ def prototype_sheet(
     used, total = len(explanation.used), len(explanation.prototypes)
     which = "the" if len(shown) == used else f"the {len(shown)} most used of"
     note = (
-        f"{title + ': ' if title else ''}{which} {used} prototypes in use "
+        f"{plain_words(title) + ': ' if title else ''}{which} {used} prototypes in use "
         f"({total - used} of {total} unused); {explanation.num_patches:,} patches, "
         f"{_MEASURES[explanation.measure]}"
     )
@@ -266,7 +273,7 @@ def _draw_examples(
             axes.text(
                 column + 0.5,
                 row + 0.5,
-                f"{_shortened(patch.slide_id)}\n{patch.instance}",
+                f"{plain_words(_shortened(patch.slide_id))}\n{patch.instance}",
                 fontsize=6,
                 ha="center",
                 va="center",

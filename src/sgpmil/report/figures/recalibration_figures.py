@@ -121,7 +121,7 @@ def set_figure(metrics: Sequence[SetMetrics]) -> Figure:
         sizes = np.concatenate([[own.mean_size], own.class_size])
         lower.bar(x, sizes, 0.22, color=colour)
     ticks = [f"{_wrapped(name)}\nn = {count}" for name, count in zip(groups, counts, strict=True)]
-    lower.set_xticks(range(len(groups)), ticks)
+    lower.set_xticks(range(len(groups)), ticks, parse_math=False)
     lower.set_xlim(-0.6, len(groups) - 0.4)
     upper.set_ylim(top=1.01)
     lower.set_ylim(0, max(len(first.class_names), 2) + 0.05)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
@@ -11,13 +10,12 @@ from sgpmil.evaluation.slide_metrics import METRIC_NAMES
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.report.figures.confusion_figures import confusion_figure
 from sgpmil.report.figures.curves import reliability_figure, roc_figure
-from sgpmil.report.figures.map_drawing import plain_words
 from sgpmil.report.figures.precision_recall_figures import precision_recall_figure
 from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
 from sgpmil.report.pages.images import plot_image
 from sgpmil.report.pages.number_texts import metric_name, told, told_range
 
-__all__ = ["calibration_section", "error_section", "fold_section", "plain_classes"]
+__all__ = ["calibration_section", "error_section", "fold_section"]
 
 _SHOWN = ("auc", "balanced_accuracy", "average_precision", "f1", "ece", "nll")
 
@@ -54,7 +52,7 @@ def error_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> S
     names = assessment.class_names
     positive = f"of “{names[1]}”" if len(names) == 2 else "of each class against the rest"
     images = (
-        plot_image(roc_figure(plain_classes(tests)), f"ROC curves {positive}."),
+        plot_image(roc_figure(tests), f"ROC curves {positive}."),
         plot_image(precision_recall_figure(tests), f"Precision–recall curves {positive}."),
         plot_image(
             confusion_figure(assessment.confusion, names),
@@ -100,18 +98,6 @@ def calibration_section(assessment: Assessment, tests: Sequence[PredictionTable]
 
 
 _BRIER = ("score", "reliability", "resolution", "uncertainty")
-
-
-def plain_classes(tables: Sequence[PredictionTable]) -> list[PredictionTable]:
-    """Name the classes so that a figure takes no dollar sign for a formula.
-
-    Args:
-        tables: Predictions.
-    """
-    return [
-        replace(table, class_names=tuple(plain_words(name) for name in table.class_names))
-        for table in tables
-    ]
 
 
 def _fold_table(assessment: Assessment) -> Table:

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.evaluation.uncertainty.folds import UncertaintyRow
-from sgpmil.report.figures.map_drawing import plain_words
 from sgpmil.report.figures.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,
@@ -102,9 +100,7 @@ def _calibrated(
         )
         captions.append("Temperature scaling, fitted on each fold's validation slides.")
     if found.pooled_sets:
-        names = tuple(plain_words(name) for name in assessment.class_names)
-        plain = [replace(one, class_names=names) for one in found.pooled_sets]
-        images.append(plot_image(set_figure(plain), "Coverage and size of sets."))
+        images.append(plot_image(set_figure(found.pooled_sets), "Coverage and size of sets."))
         captions.append(
             "Prediction sets: how often they hold the label, of all slides and of each class, and "
             "how many classes they name."
