@@ -69,9 +69,11 @@ class PeakMemory:
             self.bytes = max(self._most, _own_memory()) - self._before
 
     def _on_gpu(self, *, peak: bool) -> int:
-        statistic = "reserved_bytes" if self._with_kept else "allocated_bytes"
-        statistics = torch.cuda.memory_stats(self._device)
-        return int(statistics[f"{statistic}.all.{'peak' if peak else 'current'}"])
+        if self._with_kept:
+            look = torch.cuda.max_memory_reserved if peak else torch.cuda.memory_reserved
+        else:
+            look = torch.cuda.max_memory_allocated if peak else torch.cuda.memory_allocated
+        return look(self._device)
 
     def _watch(self) -> None:
         while not self._stop.wait(_EVERY):
