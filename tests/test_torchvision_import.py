@@ -50,8 +50,39 @@ def test_operators_that_cannot_be_loaded_are_declared(tmp_path):
 
 def test_another_failure_is_not_hidden(tmp_path):
     fake_torchvision(tmp_path, "raise RuntimeError('no such library')")
-    code = "from sgpmil.torchvision_import import mend_torchvision; mend_torchvision()"
+    code = """
+        from sgpmil.torchvision_import import mend_torchvision
+        mend_torchvision()
+        import torchvision
+    """
     assert "no such library" in in_new_process(code, tmp_path).stderr
+
+
+def test_operators_that_can_be_loaded_are_not_declared(tmp_path):
+    fake_torchvision(tmp_path, "")
+    (tmp_path / "torchvision" / "_C.so").touch()
+    code = """
+        import torch
+        from sgpmil import torchvision_import
+        torch.ops.load_library = lambda path: print(path.name)
+        torchvision_import.mend_torchvision()
+        print(torchvision_import._declared)
+    """
+    found = in_new_process(code, tmp_path)
+    assert found.stdout == "_C.so\n[]\n", found.stderr
+
+
+def test_mending_imports_nothing_and_can_be_done_again(tmp_path):
+    code = """
+        import sys
+        from sgpmil.torchvision_import import mend_torchvision
+        mend_torchvision()
+        mend_torchvision()
+        print("torchvision" in sys.modules)
+        import torchvision.transforms
+    """
+    found = in_new_process(code, tmp_path)
+    assert (found.stdout, found.returncode) == ("False\n", 0), found.stderr
 
 
 def test_training_imports_beside_the_torchvision_that_is_installed(tmp_path):

@@ -15,8 +15,9 @@ The flow is the layout, a room a step::
 Names are imported when they are first used, so that ``import sgpmil`` is quick.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from sgpmil import evaluation as evaluation
@@ -29,6 +30,31 @@ if TYPE_CHECKING:
     from sgpmil.training.cross_validation import cross_validate
     from sgpmil.training.fit import fit
     from sgpmil.training.settings import TrainingSettings
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "Bag": "bags",
+            "BagBatch": "bags",
+            "BagDataset": "bags",
+            "MILModel": "models",
+            "Prediction": "evaluation",
+            "PredictionTable": "evaluation",
+            "SGPMILClassifier": "training.classifier",
+            "SgpmilError": "errors",
+            "TrainingSettings": "training.settings",
+            "build_model": "models",
+            "cross_validate": "training.cross_validation",
+            "evaluate": "evaluation",
+            "fit": "training.fit",
+            "list_models": "models",
+            "load_model": "models",
+            "predict": "evaluation",
+            "read_bags": "bags",
+            "read_splits": "bags",
+        },
+        rooms=("bags", "evaluation", "gp", "models", "slides", "training"),
+    )
 
 __version__ = "0.1.0"
 
@@ -52,37 +78,3 @@ __all__ = [
     "read_bags",
     "read_splits",
 ]
-
-_HOMES = {
-    "Bag": "bags",
-    "BagBatch": "bags",
-    "BagDataset": "bags",
-    "MILModel": "models",
-    "Prediction": "evaluation",
-    "PredictionTable": "evaluation",
-    "SGPMILClassifier": "training.classifier",
-    "SgpmilError": "errors",
-    "TrainingSettings": "training.settings",
-    "build_model": "models",
-    "cross_validate": "training.cross_validation",
-    "evaluate": "evaluation",
-    "fit": "training.fit",
-    "list_models": "models",
-    "load_model": "models",
-    "predict": "evaluation",
-    "read_bags": "bags",
-    "read_splits": "bags",
-}
-_ROOMS = ("bags", "evaluation", "gp", "models", "slides", "training")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})

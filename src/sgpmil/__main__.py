@@ -1,6 +1,13 @@
-"""``python -m sgpmil``."""
+"""``python -m sgpmil``, and the command `sgpmil`."""
 
-from sgpmil.cli.main import run
+
+def run() -> None:
+    """Run the command line."""
+    # Not above: every process that the program starts imports this file again.
+    from sgpmil.cli.main import run
+
+    run()
+
 
 if __name__ == "__main__":
     run()

@@ -8,8 +8,8 @@ through; transforms and models then work.
 """
 
 import sys
-from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 __all__ = ["mend_torchvision"]
 
@@ -22,26 +22,28 @@ _declared: list[object] = []
 
 
 def mend_torchvision() -> None:
-    """Import torchvision where it is installed, with its operators declared where it must be.
+    """Make torchvision importable where it is installed, without importing it (that takes 2 s).
 
     Call this before anything that may import torchvision.
     """
-    if "torchvision" in sys.modules or find_spec("torchvision") is None:
+    spec = find_spec("torchvision") if "torchvision" not in sys.modules else None
+    if spec is None or spec.origin is None or _declared:
         return
-    try:
-        import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        _forget("torchvision")
+    if not _operators_load(Path(spec.origin).parent):
         _declare_operators()
-        import_module("torchvision")
 
 
-def _forget(package: str) -> None:
-    """Drop what an interrupted import left behind."""
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
-        del sys.modules[name]
+def _operators_load(package: Path) -> bool:
+    """Load the operators as torchvision does, and say whether they could be."""
+    import torch
+
+    for library in package.glob("_C.*"):
+        try:
+            torch.ops.load_library(library)
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def _declare_operators() -> None:

@@ -12,41 +12,91 @@ it into a packed store that reads fast. pandas and scikit-learn are not used her
 loaded with the first file that needs it, so that importing the package stays quick.
 """
 
-from sgpmil.bags.bag import NO_LABEL, Bag, BagBatch
-from sgpmil.bags.classes import class_order
-from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.inspection import (
-    ClassCount,
-    Inspection,
-    InstanceCounts,
-    UnreadableSlide,
-    inspect_folder,
-)
-from sgpmil.bags.labels import LabelRow, LabelTable, read_labels
-from sgpmil.bags.packed_npz import read_packed_npz
-from sgpmil.bags.packing import pack_bags
-from sgpmil.bags.readers import (
-    BagFile,
-    BagFormat,
-    BagHeader,
-    detect_format,
-    find_bag_files,
-    peek_bag,
-    read_bag,
-)
-from sgpmil.bags.reading import EmptySlideWarning, SkippedSlideWarning, read_bags
-from sgpmil.bags.sources import BagSource, FolderSource, MemorySource
-from sgpmil.bags.split_files import read_splits, write_splits
-from sgpmil.bags.splits import (
-    Fold,
-    MissingSlideWarning,
-    PlaceholderCaseWarning,
-    SharedCaseWarning,
-    check_folds,
-    make_kfold,
-    make_monte_carlo,
-)
-from sgpmil.bags.store import PackedStore, is_store
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
+
+if TYPE_CHECKING:
+    from sgpmil.bags.bag import NO_LABEL, Bag, BagBatch
+    from sgpmil.bags.classes import class_order
+    from sgpmil.bags.dataset import BagDataset
+    from sgpmil.bags.inspection import (
+        ClassCount,
+        Inspection,
+        InstanceCounts,
+        UnreadableSlide,
+        inspect_folder,
+    )
+    from sgpmil.bags.labels import LabelRow, LabelTable, read_labels
+    from sgpmil.bags.packed_npz import read_packed_npz
+    from sgpmil.bags.packing import pack_bags
+    from sgpmil.bags.readers import (
+        BagFile,
+        BagFormat,
+        BagHeader,
+        detect_format,
+        find_bag_files,
+        peek_bag,
+        read_bag,
+    )
+    from sgpmil.bags.reading import EmptySlideWarning, SkippedSlideWarning, read_bags
+    from sgpmil.bags.sources import BagSource, FolderSource, MemorySource
+    from sgpmil.bags.split_files import read_splits, write_splits
+    from sgpmil.bags.splits import (
+        Fold,
+        MissingSlideWarning,
+        PlaceholderCaseWarning,
+        SharedCaseWarning,
+        check_folds,
+        make_kfold,
+        make_monte_carlo,
+    )
+    from sgpmil.bags.store import PackedStore, is_store
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "Bag": "bag",
+            "BagBatch": "bag",
+            "BagDataset": "dataset",
+            "BagFile": "readers",
+            "BagFormat": "readers",
+            "BagHeader": "readers",
+            "BagSource": "sources",
+            "ClassCount": "inspection",
+            "EmptySlideWarning": "reading",
+            "Fold": "splits",
+            "FolderSource": "sources",
+            "Inspection": "inspection",
+            "InstanceCounts": "inspection",
+            "LabelRow": "labels",
+            "LabelTable": "labels",
+            "MemorySource": "sources",
+            "MissingSlideWarning": "splits",
+            "NO_LABEL": "bag",
+            "PackedStore": "store",
+            "PlaceholderCaseWarning": "splits",
+            "SharedCaseWarning": "splits",
+            "SkippedSlideWarning": "reading",
+            "UnreadableSlide": "inspection",
+            "check_folds": "splits",
+            "class_order": "classes",
+            "detect_format": "readers",
+            "find_bag_files": "readers",
+            "inspect_folder": "inspection",
+            "is_store": "store",
+            "make_kfold": "splits",
+            "make_monte_carlo": "splits",
+            "pack_bags": "packing",
+            "peek_bag": "readers",
+            "read_bag": "readers",
+            "read_bags": "reading",
+            "read_labels": "labels",
+            "read_packed_npz": "packed_npz",
+            "read_splits": "split_files",
+            "write_splits": "split_files",
+        },
+    )
 
 __all__ = [
     "NO_LABEL",

@@ -30,8 +30,9 @@ A table of predictions is the only input, so the predictions of any other system
 in the same way. Names are imported when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold, assess
@@ -92,6 +93,73 @@ if TYPE_CHECKING:
     from sgpmil.evaluation.uncertainty.selective import selective_prediction
     from sgpmil.evaluation.uncertainty.temperature import fit_temperature
     from sgpmil.evaluation.uncertainty.welch import correct_versus_wrong
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "Assessment": "assessment",
+            "AssessmentOptions": "assessment",
+            "BrierDecomposition": "brier",
+            "Comparison": "comparison.result",
+            "FoldMetrics": "summary",
+            "FoldPredictions": "comparison.comparability",
+            "InstanceEvaluation": "localisation.instance_evaluation",
+            "InstanceMetrics": "instance_metrics",
+            "InstanceOptions": "localisation.instance_evaluation",
+            "InstanceScores": "instance_scores",
+            "Interval": "bootstrap",
+            "Intervals": "bootstrap",
+            "MetricSummary": "summary",
+            "Prediction": "prediction",
+            "PredictionTable": "prediction_table",
+            "SlideMetrics": "slide_metrics",
+            "TestedFold": "assessment",
+            "adaptive_calibration_error": "calibration",
+            "assess": "assessment",
+            "bootstrap_intervals": "bootstrap",
+            "brier_decomposition": "brier",
+            "brier_score": "calibration",
+            "by_patient": "patients",
+            "check_own_test_slides": "comparison.comparability",
+            "compare": "comparison.compare",
+            "confusion_matrix": "slide_metrics",
+            "correct_versus_wrong": "uncertainty.welch",
+            "corrected_t_test": "comparison.significance",
+            "delong_test": "comparison.delong",
+            "error_auroc": "uncertainty.measures",
+            "evaluate": "summary",
+            "evaluate_instances": "localisation.instance_evaluation",
+            "expected_calibration_error": "calibration",
+            "fit_conformal": "uncertainty.conformal",
+            "fit_deferral": "uncertainty.deferral",
+            "fit_temperature": "uncertainty.temperature",
+            "holm": "comparison.significance",
+            "instance_auc": "instance_metrics",
+            "iter_predictions": "predictor",
+            "lipschitz_paths": "lipschitz",
+            "negative_log_likelihood": "calibration",
+            "paired_t_test": "comparison.significance",
+            "predict": "predictor",
+            "read_instance_scores": "instance_files",
+            "read_metrics": "summary",
+            "read_prediction_folder": "prediction_folder",
+            "read_predictions": "prediction_files",
+            "reliability_curve": "calibration",
+            "selective_prediction": "uncertainty.selective",
+            "sensitivity_at_specificity": "operating_point",
+            "summarise": "summary",
+            "uncertainty_over_folds": "uncertainty.folds",
+            "wilcoxon_test": "comparison.significance",
+            "without_patients": "patients",
+            "write_assessment": "assessment_files",
+            "write_comparison_tables": "comparison.tables",
+            "write_instance_scores": "instance_files",
+            "write_metrics": "summary",
+            "write_prediction_folder": "prediction_folder",
+            "write_predictions": "prediction_files",
+            "write_predictions_csv": "prediction_files",
+        },
+    )
 
 __all__ = [
     "Assessment",
@@ -156,79 +224,3 @@ __all__ = [
     "write_predictions",
     "write_predictions_csv",
 ]
-
-_HOMES = {
-    "Assessment": "assessment",
-    "AssessmentOptions": "assessment",
-    "BrierDecomposition": "brier",
-    "Comparison": "comparison.result",
-    "FoldMetrics": "summary",
-    "FoldPredictions": "comparison.comparability",
-    "InstanceEvaluation": "localisation.instance_evaluation",
-    "InstanceMetrics": "instance_metrics",
-    "InstanceOptions": "localisation.instance_evaluation",
-    "InstanceScores": "instance_scores",
-    "Interval": "bootstrap",
-    "Intervals": "bootstrap",
-    "MetricSummary": "summary",
-    "Prediction": "prediction",
-    "PredictionTable": "prediction_table",
-    "SlideMetrics": "slide_metrics",
-    "TestedFold": "assessment",
-    "adaptive_calibration_error": "calibration",
-    "assess": "assessment",
-    "bootstrap_intervals": "bootstrap",
-    "brier_decomposition": "brier",
-    "brier_score": "calibration",
-    "by_patient": "patients",
-    "check_own_test_slides": "comparison.comparability",
-    "compare": "comparison.compare",
-    "confusion_matrix": "slide_metrics",
-    "correct_versus_wrong": "uncertainty.welch",
-    "corrected_t_test": "comparison.significance",
-    "delong_test": "comparison.delong",
-    "error_auroc": "uncertainty.measures",
-    "evaluate": "summary",
-    "evaluate_instances": "localisation.instance_evaluation",
-    "expected_calibration_error": "calibration",
-    "fit_conformal": "uncertainty.conformal",
-    "fit_deferral": "uncertainty.deferral",
-    "fit_temperature": "uncertainty.temperature",
-    "holm": "comparison.significance",
-    "instance_auc": "instance_metrics",
-    "iter_predictions": "predictor",
-    "lipschitz_paths": "lipschitz",
-    "negative_log_likelihood": "calibration",
-    "paired_t_test": "comparison.significance",
-    "predict": "predictor",
-    "read_instance_scores": "instance_files",
-    "read_metrics": "summary",
-    "read_prediction_folder": "prediction_folder",
-    "read_predictions": "prediction_files",
-    "reliability_curve": "calibration",
-    "selective_prediction": "uncertainty.selective",
-    "sensitivity_at_specificity": "operating_point",
-    "summarise": "summary",
-    "uncertainty_over_folds": "uncertainty.folds",
-    "wilcoxon_test": "comparison.significance",
-    "without_patients": "patients",
-    "write_assessment": "assessment_files",
-    "write_comparison_tables": "comparison.tables",
-    "write_instance_scores": "instance_files",
-    "write_metrics": "summary",
-    "write_prediction_folder": "prediction_folder",
-    "write_predictions": "prediction_files",
-    "write_predictions_csv": "prediction_files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -125,9 +125,7 @@ class _Turn:
             if not self._is_taken:
                 self._is_taken = True
                 return
-            mine = threading.Lock()
-            mine.acquire()
-            self._waiting.append(mine)
+            mine = self._queue_up()
         mine.acquire()
 
     def give(self) -> None:
@@ -136,6 +134,19 @@ class _Turn:
                 self._waiting.popleft().release()
             else:
                 self._is_taken = False
+
+    def pass_on(self) -> None:
+        """Give and take in one: who gives is in the queue before another can give in his turn."""
+        with self._guard:
+            mine = self._queue_up()
+            self._waiting.popleft().release()
+        mine.acquire()
+
+    def _queue_up(self) -> threading.Lock:
+        mine = threading.Lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        return mine
 
 
 class _Queue:
@@ -220,8 +231,9 @@ class _Worker:
     def give_way(self) -> None:
         """Let others have a turn, and end if the jobs are to."""
         if self._queue.turn.is_awaited:
-            self.leave()
-            self.enter()
+            self._random.put_aside()
+            self._queue.turn.pass_on()
+            self._random.take_up()
         if self._queue.is_stopped:
             raise _Stopped
 

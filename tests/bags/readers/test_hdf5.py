@@ -2,7 +2,7 @@ import h5py
 import numpy as np
 import pytest
 
-from sgpmil.bags.readers.hdf5 import number_attribute, open_hdf5, text_attribute
+from sgpmil.bags.readers.hdf5 import open_hdf5
 from sgpmil.bags.readers.trident import peek, read
 from sgpmil.errors import BagError
 
@@ -46,19 +46,3 @@ def test_text_features(tmp_path):
         file["features"] = np.array([[b"a", b"b"]], dtype="S1")
     with pytest.raises(BagError, match="real numbers"):
         read(tmp_path / "a.h5")
-
-
-def test_attributes_of_any_kind(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.attrs["none"] = "None"
-        file.attrs["pair"] = np.array([2.0, 3.0])
-        file.attrs["bytes"] = np.bytes_(b"uni")
-        file.attrs["nothing"] = np.array([], dtype=float)
-        file.attrs["number"] = "20"
-        assert number_attribute(file.attrs, "none") is None
-        assert number_attribute(file.attrs, "absent") is None
-        assert number_attribute(file.attrs, "nothing") is None
-        assert number_attribute(file.attrs, "pair") == 2.0
-        assert number_attribute(file.attrs, "number") == 20.0
-        assert text_attribute(file.attrs, "bytes") == "uni"
-        assert text_attribute(file.attrs, "none") is None

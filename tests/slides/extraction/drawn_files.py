@@ -1,5 +1,8 @@
 """Small slide files with tissue at a known place."""
 
+from functools import cache
+from io import BytesIO
+
 import numpy as np
 import tifffile
 
@@ -23,8 +26,16 @@ def picture(seed, tissue=TISSUE):
 
 def write_slide(path, seed=0, tissue=TISSUE, mpp=MPP):
     """Write a TIFF of three levels; returns its pixels."""
+    pixels, content = _slide(seed, tissue, mpp)
+    path.write_bytes(content)
+    return pixels
+
+
+@cache
+def _slide(seed, tissue, mpp):
     pixels = picture(seed, tissue)
-    with tifffile.TiffWriter(path, bigtiff=True) as file:
+    content = BytesIO()
+    with tifffile.TiffWriter(content, bigtiff=True) as file:
         level = pixels
         for number in range(3):
             options = {"tile": (256, 256), "photometric": "rgb", "compression": "deflate"}
@@ -34,7 +45,8 @@ def write_slide(path, seed=0, tissue=TISSUE, mpp=MPP):
             file.write(level, subfiletype=int(number > 0), metadata=None, **options)
             height, width = level.shape[0] // 2, level.shape[1] // 2
             level = level.reshape(height, 2, width, 2, 3).mean(axis=(1, 3)).round().astype(np.uint8)
-    return pixels
+    pixels.flags.writeable = False  # other tests are given the same
+    return pixels, content.getvalue()
 
 
 def write_folder(folder, num_slides=3):

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import h5py
 
-from sgpmil.bags.readers.hdf5 import (
-    Attributes,
-    Hdf5Layout,
-    number_attribute,
-    peek_hdf5,
-    read_hdf5,
-)
+from sgpmil.bags.readers.hdf5 import Attributes, Hdf5Layout, peek_hdf5, read_hdf5
+from sgpmil.bags.readers.hdf5_attributes import number_attribute
 from sgpmil.bags.readers.raw import BagHeader, RawBag, as_features, bag_shape
 from sgpmil.bags.readers.torch_files import load_array
 

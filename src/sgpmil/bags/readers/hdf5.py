@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 
@@ -21,11 +20,9 @@ from sgpmil.errors import BagError
 __all__ = [
     "Attributes",
     "Hdf5Layout",
-    "number_attribute",
     "open_hdf5",
     "peek_hdf5",
     "read_hdf5",
-    "text_attribute",
 ]
 
 
@@ -124,34 +121,6 @@ def peek_hdf5(path: Path, layout: Hdf5Layout) -> BagHeader:
             has_coords=_dataset(file, "coords") is not None,
             has_instance_labels=_dataset(file, "instance_labels") is not None,
         )
-
-
-def number_attribute(attributes: h5py.AttributeManager, name: str) -> float | None:
-    """Return an attribute as a number; None where it is absent or is no number.
-
-    TRIDENT stores an unknown value as the text "None".
-    """
-    value = _first(attributes.get(name))
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def text_attribute(attributes: h5py.AttributeManager, name: str) -> str | None:
-    """Return an attribute as text; None where it is absent or the text "None"."""
-    value = _first(attributes.get(name))
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="replace")
-    return None if value is None or str(value) in ("", "None") else str(value)
-
-
-def _first(value: Any) -> Any:
-    # Attributes written by other tools are often arrays of one value (or a pair x, y).
-    size = getattr(value, "size", 1)
-    if size == 0:
-        return None
-    return value.flat[0] if hasattr(value, "flat") else value
 
 
 def _features(file: h5py.File, layout: Hdf5Layout, path: Path) -> h5py.Dataset:

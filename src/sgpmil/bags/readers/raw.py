@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
+from sgpmil.bags.readers.coordinates import whole_coordinates
 from sgpmil.errors import BagError
 from sgpmil.shapes import Float, Int
 
@@ -141,23 +142,7 @@ def as_coords(
     Raises:
         BagError: The coordinates are not finite numbers, or not two for each instance.
     """
-    if array.ndim == 3 and array.shape[0] == 1:
-        array = array[0]
-    if num_instances == 0:
-        return torch.zeros(0, 2, dtype=torch.int64)
-    if array.shape != (num_instances, 2):
-        raise BagError(
-            f"Expected coordinates of shape ({num_instances}, 2), one (x, y) for each instance, "
-            f"but got {array.shape} ({path}). Extract the slide again."
-        )
-    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise BagError(
-            f"Expected finite numbers as coordinates, but got NaN, infinity or "
-            f"{array.dtype} ({path}). Extract the slide again."
-        )
-    if scale != 1.0 or array.dtype.kind == "f":
-        array = np.rint(array.astype(np.float64) * scale)
-    return torch.from_numpy(np.array(array, dtype=np.int64, order="C"))
+    return torch.from_numpy(whole_coordinates(array, num_instances, path, scale))
 
 
 def as_instance_labels(array: NDArray[Any], num_instances: int, path: Path) -> Int[Tensor, " N"]:

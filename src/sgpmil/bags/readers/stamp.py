@@ -9,14 +9,8 @@ from pathlib import Path
 
 import h5py
 
-from sgpmil.bags.readers.hdf5 import (
-    Attributes,
-    Hdf5Layout,
-    number_attribute,
-    peek_hdf5,
-    read_hdf5,
-    text_attribute,
-)
+from sgpmil.bags.readers.hdf5 import Attributes, Hdf5Layout, peek_hdf5, read_hdf5
+from sgpmil.bags.readers.hdf5_attributes import number_attribute, text_attribute
 from sgpmil.bags.readers.raw import BagHeader, RawBag
 
 __all__ = ["peek", "read"]

@@ -8,8 +8,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sgpmil.bags.readers.hdf5 import number_attribute, text_attribute
-from sgpmil.bags.readers.raw import as_coords
+from sgpmil.bags.readers.coordinates import whole_coordinates
+from sgpmil.bags.readers.hdf5_attributes import number_attribute, text_attribute
 from sgpmil.errors import BagError, ExtractionError
 from sgpmil.slides.patches.grid import Patches
 from sgpmil.slides.patches.hdf5_file import NewHdf5File, set_attributes
@@ -95,7 +95,7 @@ def read_coords(path: str | os.PathLike[str]) -> Patches:
                 raise KeyError("'coords' is no dataset")
             stored, attributes = np.asarray(dataset[()]), dataset.attrs
             count = 0 if stored.size == 0 else stored.shape[-2] if stored.ndim > 1 else 1
-            coords = as_coords(stored, count, file).numpy()
+            coords = whole_coordinates(stored, count, file)
             return _patches(coords, attributes, file)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, BagError) as error:
         if isinstance(error, FileNotFoundError):

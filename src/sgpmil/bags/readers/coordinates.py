@@ -1,0 +1,39 @@
+"""Coordinates of instances as they are stored, and as they are used: whole numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgpmil.errors import BagError
+from sgpmil.shapes import Int
+
+__all__ = ["whole_coordinates"]
+
+
+def whole_coordinates(
+    array: NDArray[Any], num_instances: int, path: Path, scale: float = 1.0
+) -> Int[np.ndarray, "N 2"]:
+    """Convert stored coordinates to whole numbers, rounding where they are not.
+
+    Raises:
+        BagError: The coordinates are not finite numbers, or not two for each instance.
+    """
+    if array.ndim == 3 and array.shape[0] == 1:
+        array = array[0]
+    if num_instances == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if array.shape != (num_instances, 2):
+        raise BagError(
+            f"Expected coordinates of shape ({num_instances}, 2), one (x, y) for each instance, "
+            f"but got {array.shape} ({path}). Extract the slide again."
+        )
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise BagError(
+            f"Expected finite numbers as coordinates, but got NaN, infinity or "
+            f"{array.dtype} ({path}). Extract the slide again."
+        )
+    if scale != 1.0 or array.dtype.kind == "f":
+        array = np.rint(array.astype(np.float64) * scale)
+    return np.array(array, dtype=np.int64, order="C")
