@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from sgpmil.torchvision_import import mend_torchvision
+
+mend_torchvision()  # for tests that compare with torchmetrics, timm and torchvision
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():

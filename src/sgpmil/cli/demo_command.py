@@ -14,6 +14,7 @@ from sgpmil.cli.train_command import MODEL_NAMES
 __all__ = ["demo"]
 
 _ENCODER = "efficientnet-lite0"
+_SIZE = "4096x3072"
 
 
 def demo(
@@ -46,10 +47,9 @@ def _steps(
     """Write the demo down as commands."""
     phantoms, embeddings = run / "phantoms", run / "embeddings"
     features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
-    size = ("--size", "4096x3072")
     length = () if epochs is None else ("--epochs", epochs)
     steps: list[tuple[object, ...]] = [
-        ("phantom", phantoms, "--num-slides", num_slides, *size, "--seed", seed),
+        ("phantom", phantoms, "--num-slides", num_slides, "--size", _SIZE, "--seed", seed),
         ("extract", phantoms / "slides", "--out", embeddings, "--encoder", _ENCODER),
         (
             *("train", "--features", features, "--labels", phantoms / "labels.csv"),

@@ -1,4 +1,0 @@
-# timm imports torchvision, which may need mending first.
-from sgpmil.torchvision_import import mend_torchvision
-
-mend_torchvision()

@@ -96,9 +96,6 @@ def test_transformers_by_hand(name, patch, registers, swiglu, pos_on_registers, 
 
 
 def test_resnet50_stops_after_its_third_layer():
-    from sgpmil.torchvision_import import mend_torchvision
-
-    mend_torchvision()
     from torchvision.models import resnet50
 
     entry = find_entry("resnet50")

@@ -6,13 +6,11 @@ pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
 
 from sgpmil.slides.encoders import list_encoders
 from sgpmil.slides.encoders.transform import PatchTransform
-from sgpmil.torchvision_import import mend_torchvision
 
 from .stand_ins import random_patches
 
 
 def by_pillow(patches, transform):
-    mend_torchvision()
     from PIL import Image
     from torchvision import transforms as tv
 
