@@ -26,8 +26,43 @@ def test_names_are_where_type_checkers_are_told(name):
         for known in line.names:
             assert getattr(package, known.name) is getattr(import_module(line.module), known.name)
     names = {known.name for line in told.body for known in line.names}
-    assert set(package.__all__) <= names
-    assert names <= set(dir(package))
+    (call,) = (line.value for line in told.orelse)
+    homes = ast.literal_eval(call.args[1])
+    assert set(homes) == set(package.__all__) <= names
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A package of two modules, of which nothing has been asked yet."""
+    folder = tmp_path / "made_on_demand"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from sgpmil.on_demand import names_on_demand\n"
+        "__getattr__, __dir__ = names_on_demand(__name__, {'thing': 'home'})\n"
+    )
+    (folder / "home.py").write_text("thing = object()\n")
+    (folder / "_hidden.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("made_on_demand")
+    for name in [name for name in sys.modules if name.startswith("made_on_demand")]:
+        del sys.modules[name]
+
+
+def test_names_are_listed_before_they_are_imported(made):
+    assert {"thing", "home"} <= set(dir(made))
+    assert "_hidden" not in dir(made)
+    assert "made_on_demand.home" not in sys.modules
+
+
+def test_a_name_is_looked_up_once(made):
+    first = made.thing
+    assert vars(made)["thing"] is first is sys.modules["made_on_demand.home"].thing
+
+
+def test_modules_are_names_too(made):
+    assert made.home.__name__ == "made_on_demand.home"
+    with pytest.raises(AttributeError, match="no attribute '_hidden'"):
+        _ = made._hidden
 
 
 @pytest.mark.parametrize("name", PACKAGES)

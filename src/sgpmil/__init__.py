@@ -53,7 +53,6 @@ else:
             "read_bags": "bags",
             "read_splits": "bags",
         },
-        rooms=("bags", "evaluation", "gp", "models", "slides", "training"),
     )
 
 __version__ = "0.1.0"

@@ -5,22 +5,23 @@ of which one small file is used, should not pay for what it never touches.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Any
 
 __all__ = ["names_on_demand"]
 
 
 def names_on_demand(
-    package: str, homes: Mapping[str, str], rooms: Sequence[str] = ()
+    package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package.
+    """Return the `__getattr__` and `__dir__` of a package. Its modules are names of it, too.
 
     Args:
         package: The package's `__name__`.
         homes: The module each name is defined in, relative to the package.
-        rooms: Modules of the package that are names of it too.
 
     Example:
         >>> get, names = names_on_demand("sgpmil", {"SgpmilError": "errors"})
@@ -32,15 +33,17 @@ def names_on_demand(
     """
 
     def get(name: str) -> Any:
-        if name in rooms:
+        if name in homes:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+            setattr(sys.modules[package], name, value)  # asked for once
+            return value
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return import_module(f"{package}.{name}")
-        if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)  # asked for once
-        return value
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *rooms})
+        here = sys.modules[package]
+        modules = (module.name for module in iter_modules(here.__path__))
+        return sorted({*vars(here), *homes, *(name for name in modules if name[0] != "_")})
 
     return get, names

@@ -8,6 +8,7 @@ through; transforms and models then work.
 """
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,13 +38,15 @@ def _operators_load(package: Path) -> bool:
     """Load the operators as torchvision does, and say whether they could be."""
     import torch
 
-    for library in package.glob("_C.*"):
-        try:
-            torch.ops.load_library(library)
-        except OSError:
-            continue
-        return True
-    return False
+    files = [package / f"_C{suffix}" for suffix in EXTENSION_SUFFIXES]
+    library = next((file for file in files if file.exists()), None)
+    if library is None:
+        return False
+    try:
+        torch.ops.load_library(library)
+    except OSError:
+        return False
+    return True
 
 
 def _declare_operators() -> None:
@@ -51,5 +54,6 @@ def _declare_operators() -> None:
 
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
-        library.define(schema)
+        if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):  # declared by others
+            library.define(schema)
     _declared.append(library)

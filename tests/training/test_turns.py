@@ -2,12 +2,14 @@ import os
 import signal
 import threading
 import time
+from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from sgpmil.training.random_numbers import RandomNumbers
-from sgpmil.training.turns import give_way, resting, take_turns
+from sgpmil.training.turns import _Turn, give_way, resting, take_turns
 
 CPU = torch.device("cpu")
 
@@ -45,6 +47,31 @@ def test_only_one_runs_and_turns_are_taken_in_the_order_of_waiting(names):
     take_turns([lambda n=n: job(n) for n in names], len(names), CPU)
     assert order == 6 * order[: len(names)]
     assert set(order[: len(names)]) == set(names)
+
+
+def test_who_passes_a_turn_on_is_queueing_when_the_next_has_it():
+    turn, seen, has_seen = _Turn(), [], threading.Event()
+
+    class Queue(deque):
+        def popleft(self):
+            released = super().popleft()
+            return SimpleNamespace(release=lambda: (released.release(), has_seen.wait(10)))
+
+    def other():
+        turn.take()
+        seen.append(turn.is_awaited)
+        has_seen.set()
+        turn.give()
+
+    turn._waiting = Queue()
+    turn.take()
+    thread = threading.Thread(target=other)
+    thread.start()
+    while not turn.is_awaited:
+        time.sleep(0.001)
+    turn.pass_on()
+    thread.join()
+    assert seen == [True]
 
 
 def test_no_more_run_at_once_than_asked():
