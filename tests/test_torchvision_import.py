@@ -65,6 +65,13 @@ def test_operators_that_can_be_loaded_are_not_declared(tmp_path, monkeypatch):
     assert torchvision_import._declared == []
 
 
+def test_operators_that_are_declared_already_are_left_alone(monkeypatch):
+    monkeypatch.setattr(torchvision_import, "_declared", [])
+    for _ in range(2):
+        torchvision_import._declare_operators()  # twice the same raises
+    assert hasattr(torch.ops.torchvision, "nms")
+
+
 def test_training_imports_beside_the_torchvision_that_is_installed(tmp_path):
     code = """
         import sys

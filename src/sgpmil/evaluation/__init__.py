@@ -4,7 +4,8 @@
 file                holds
 ==================  ============================================================================
 predictor           a model and bags become predictions
-prediction          what a model says of one slide and of its instances
+prediction          what a model says of one slide
+instance_scores     what it says of the slide's instances
 prediction_table    the predictions of a set of slides
 prediction_folder   the same as a folder, with the scores of the instances
 prediction_files    the same as a file (parquet, CSV)
