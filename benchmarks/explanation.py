@@ -140,8 +140,8 @@ def write_fold(folder: Path, num_patches: int, num_classes: int) -> tuple[Path, 
     import torch
 
     from sgpmil.evaluation.prediction import Prediction
-    from sgpmil.evaluation.prediction_folder import write_prediction_folder
     from sgpmil.models import build_model, save_model
+    from sgpmil.runs.prediction_folder import write_prediction_folder
 
     torch.manual_seed(0)
     scores = make_scores(num_patches, num_classes)

@@ -18,10 +18,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from sgpmil.bags import Bag, BagDataset
-from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.sources import MemorySource
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.workload import bag_sizes
+from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.fit import fit

@@ -79,7 +79,7 @@ def test_unknown_names_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    "module", ["sgpmil.__main__", "sgpmil.slides.extraction.tile_workers", "sgpmil.slides.phantoms"]
+    "module", ["sgpmil.__main__", "sgpmil.slides.extraction.tile_workers", "sgpmil.phantoms"]
 )
 def test_what_a_reading_or_painting_process_imports_is_light(module):
     code = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"

@@ -85,5 +85,5 @@ def test_training_imports_beside_the_torchvision_that_is_installed(tmp_path):
 
 
 def test_what_needs_no_lightning_does_not_wait_for_it(tmp_path):
-    code = "import sys, sgpmil.report.material; print('lightning' in sys.modules)"
+    code = "import sys, sgpmil.runs.material; print('lightning' in sys.modules)"
     assert in_new_process(code, tmp_path).stdout == "False\n"

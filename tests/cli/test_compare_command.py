@@ -6,9 +6,9 @@ from scipy import stats
 
 from sgpmil.bags.splits import Fold
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.evaluation.prediction_files import write_predictions, write_predictions_csv
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.training.run_folder import open_run, read_run
+from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
+from sgpmil.runs.run_folder import open_run, read_run
 
 NUM_FOLDS, FOLD_SIZE = 5, 16
 SLIDES = [f"s{i}" for i in range(NUM_FOLDS * FOLD_SIZE)]

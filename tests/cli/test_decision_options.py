@@ -6,10 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from sgpmil.evaluation import Prediction, read_predictions, write_prediction_folder
+from sgpmil.evaluation import Prediction
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.deferral import fit_deferral
 from sgpmil.models import build_model, save_model
+from sgpmil.runs.prediction_files import read_predictions
+from sgpmil.runs.prediction_folder import write_prediction_folder
 
 CLASSES = ("normal", "tumor")
 

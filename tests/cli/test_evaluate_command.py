@@ -8,8 +8,8 @@ from sgpmil.evaluation import (
     InstanceScores,
     Prediction,
     read_metrics,
-    write_prediction_folder,
 )
+from sgpmil.runs.prediction_folder import write_prediction_folder
 
 pytestmark = pytest.mark.slow
 

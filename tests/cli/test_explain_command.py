@@ -7,9 +7,9 @@ pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.bags import read_bags
-from sgpmil.evaluation import write_prediction_folder
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import load_model
+from sgpmil.runs.prediction_folder import write_prediction_folder
 from tests.report.explained_run import (
     CLASSES,
     SLIDES,
@@ -33,7 +33,7 @@ def made(tmp_path_factory):
     return folder
 
 
-SOME_SHOWN = pytest.mark.filterwarnings("always::sgpmil.report.material.MissingMaterialWarning")
+SOME_SHOWN = pytest.mark.filterwarnings("always::sgpmil.runs.material.MissingMaterialWarning")
 """Slides without a file are warned of, which is not to stop the command."""
 
 

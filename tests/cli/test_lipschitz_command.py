@@ -5,7 +5,7 @@ import torch
 from sgpmil.bags.splits import Fold
 from sgpmil.evaluation.lipschitz import lipschitz_paths
 from sgpmil.models import build_model, save_model
-from sgpmil.training.run_folder import open_run
+from sgpmil.runs.run_folder import open_run
 
 FOLDS = tuple(Fold(str(k), ("a",), (), ("b",)) for k in range(3))
 

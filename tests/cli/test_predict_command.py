@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from sgpmil.evaluation import read_predictions
 from sgpmil.models import build_model, load_model, save_model
+from sgpmil.runs.prediction_files import read_predictions
 
 
 @pytest.fixture

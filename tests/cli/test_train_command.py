@@ -5,7 +5,7 @@ import pytest
 
 from sgpmil import list_models
 from sgpmil.cli.train_command import MODEL_NAMES
-from sgpmil.evaluation import read_predictions
+from sgpmil.runs.prediction_files import read_predictions
 
 
 @pytest.fixture

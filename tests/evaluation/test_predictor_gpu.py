@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import on_device
 from sgpmil.evaluation import predictor
 from sgpmil.evaluation.predictor import predict
+from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
 
 pytestmark = pytest.mark.gpu

@@ -31,8 +31,8 @@ from sgpmil.explanation.exports import (
     write_tiatoolbox_overlay,
 )
 from sgpmil.explanation.maps import patch_side, score_map
+from sgpmil.phantoms import PhantomSettings, make_scene, write_phantom
 from sgpmil.slides.patches import PatchSettings, place_patches
-from sgpmil.slides.phantoms import PhantomSettings, make_scene, write_phantom
 from sgpmil.slides.reading import open_slide, slide_resolution
 from sgpmil.slides.tissue.area import Tissue
 

@@ -6,10 +6,10 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from sgpmil.errors import TrainingError
-from sgpmil.gp.conditional import MIN_VARIANCE
 from sgpmil.gp.kernels import KERNELS
 from sgpmil.gp.means import MEANS
 from sgpmil.gp.sparse import SparseGP
+from sgpmil.gpu.conditional import MIN_VARIANCE
 
 from .processes import ALL_KERNELS, gpytorch_twin, random_gp
 

@@ -5,7 +5,7 @@ from sgpmil.errors import TrainingError
 from sgpmil.gp import whitening
 from sgpmil.gp.cholesky import _without_waiting, jittered_cholesky
 from sgpmil.gp.whitening import inverse_factor
-from tests.bags.kernel_process import run_kernels
+from tests.gpu.kernel_process import run_kernels
 
 
 def root(size, seed=0):

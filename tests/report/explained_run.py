@@ -12,7 +12,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import build_model, save_model
-from sgpmil.training.run_folder import open_run
+from sgpmil.runs.run_folder import open_run
 from tests.slides.extraction.drawn_files import TISSUE, write_slide
 
 CLASSES = ("normal", "tumour")

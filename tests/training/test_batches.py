@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sgpmil.bags import BagDataset, pack_bags
-from sgpmil.bags.device_source import on_device
 from sgpmil.errors import BagError
+from sgpmil.gpu.resident import on_device
 from sgpmil.training.batches import (
     PackedBatches,
     draw_epoch,

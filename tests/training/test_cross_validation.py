@@ -19,15 +19,15 @@ from sgpmil.errors import (
     SplitError,
     TrainingError,
 )
-from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate, read_metrics
+from sgpmil.runs.prediction_files import read_predictions
+from sgpmil.runs.run_folder import read_run
+from sgpmil.runs.run_lock import run_lock
 from sgpmil.training import cross_validation
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.fit import fit
 from sgpmil.training.progress import FoldProgress
-from sgpmil.training.run_folder import read_run
-from sgpmil.training.run_lock import run_lock
 
 from .conftest import TINY, StopHere, epochs_of, files_under, quick, toy_bags
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import on_device
 from sgpmil.bags.splits import Fold
 from sgpmil.cli.train_command import train
 from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
+from sgpmil.runs.run_folder import read_run
 from sgpmil.training import cross_validation, folds_at_once
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.folds_at_once import default_folds_at_once
 from sgpmil.training.lightning_module import LightningModel
-from sgpmil.training.run_folder import read_run
 
 from .conftest import TINY, file_weights, files_under, quick, same_weights, toy_bags
 

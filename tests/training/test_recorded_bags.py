@@ -7,15 +7,15 @@ import torch
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import on_device
 from sgpmil.bags.sources import MemorySource
+from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model, list_models
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.defaults import default_training, resolve_training
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
-from sgpmil.training.recorder import Recorder, Recording
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 

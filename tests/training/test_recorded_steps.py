@@ -6,8 +6,8 @@ import torch
 
 import sgpmil.models.sgpmil
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import on_device
 from sgpmil.gp.noise import ZeroNoise
+from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.fit import fit

@@ -35,7 +35,7 @@ def compare(
     from sgpmil.evaluation.comparison.compare import compare as compare_runs
     from sgpmil.evaluation.comparison.metric_kinds import metric_kind
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
-    from sgpmil.training.run_predictions import read_run_predictions
+    from sgpmil.runs.run_predictions import read_run_predictions
 
     paths = _named(runs)
     for name in metric or []:

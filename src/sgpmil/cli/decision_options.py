@@ -9,8 +9,6 @@ import typer
 
 from sgpmil.cli.output import console
 from sgpmil.errors import PredictionError, SettingsError
-from sgpmil.evaluation.prediction_files import read_predictions
-from sgpmil.evaluation.prediction_folder import is_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
@@ -20,6 +18,8 @@ from sgpmil.evaluation.uncertainty.conformal import (
 from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
+from sgpmil.runs.prediction_files import read_predictions
+from sgpmil.runs.prediction_folder import is_prediction_folder
 
 __all__ = [
     "Calibration",

@@ -112,7 +112,7 @@ def evaluate(
 
 
 def _folds(path: Path, validation: Path | None) -> "tuple[TestedFold, ...]":
-    from sgpmil.training.run_predictions import read_tested_folds
+    from sgpmil.runs.run_predictions import read_tested_folds
 
     found = read_tested_folds(path, validation)
     if found.unfinished:

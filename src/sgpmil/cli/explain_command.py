@@ -24,9 +24,9 @@ from sgpmil.errors import SettingsError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sgpmil.report.explanations.explanation_folder import ExportKind
+    from sgpmil.explanation.explanation_folder import ExportKind
     from sgpmil.report.explanations.run_explanation import RunExplanation
-    from sgpmil.report.material import RunMaterial
+    from sgpmil.runs.material import RunMaterial
 
 __all__ = ["explain"]
 
@@ -110,7 +110,7 @@ def explain(
     Running it again goes on where it stopped.
     """
     from sgpmil.report.explanations.run_explanation import ExplanationSettings, explain_run
-    from sgpmil.report.material import read_material
+    from sgpmil.runs.material import read_material
 
     exports = _exports(export or [])
     drawn = annotation_folder(annotations, regions, mask_downsample)
@@ -179,7 +179,7 @@ class _BarProgress:
 
 
 def _exports(given: Sequence[str]) -> "tuple[ExportKind, ...]":
-    from sgpmil.report.explanations.explanation_folder import ExportKind
+    from sgpmil.explanation.explanation_folder import ExportKind
 
     known = {str(kind): kind for kind in get_args(ExportKind)}
     names = [name.strip().lower() for text in given for name in text.split(",") if name.strip()]

@@ -51,7 +51,7 @@ def lipschitz(
 def _models(run: Path) -> dict[str, Path]:
     if not (run / "run.json").exists():
         return {run.name if run.is_dir() else run.stem: run}
-    from sgpmil.training.run_folder import read_run
+    from sgpmil.runs.run_folder import read_run
 
     folder = read_run(run)
     trained = [name for name in folder.folds if (folder.fold(name) / "checkpoint.json").exists()]

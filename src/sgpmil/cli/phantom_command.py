@@ -43,7 +43,7 @@ def phantom(
 
     Run again, it completes what is missing.
     """
-    from sgpmil.slides.phantoms import PhantomSettings, write_phantoms
+    from sgpmil.phantoms import PhantomSettings, write_phantoms
 
     written = write_phantoms(
         out,

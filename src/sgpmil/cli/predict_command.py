@@ -67,14 +67,11 @@ def predict(
 ) -> None:
     """Predict slides, with or without labels."""
     from sgpmil.bags import read_bags
-    from sgpmil.evaluation import (
-        iter_predictions,
-        write_prediction_folder,
-        write_predictions_csv,
-    )
+    from sgpmil.evaluation import iter_predictions
     from sgpmil.evaluation.device import compute_device
-    from sgpmil.evaluation.prediction_folder import is_prediction_folder
     from sgpmil.models import load_model
+    from sgpmil.runs.prediction_files import write_predictions_csv
+    from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 
     if (model / "run.json").exists():
         raise CheckpointError(

@@ -65,11 +65,11 @@ def report(
         raise SettingsError(f"Expected --coverage between 0 and 1, but got {coverage:g}.")
     if bootstrap < 0:
         raise SettingsError(f"Expected --bootstrap of at least 0, but got {bootstrap}.")
-    from sgpmil.report.material import read_material
     from sgpmil.report.pages.case_report import CaseReports
     from sgpmil.report.pages.number_texts import counted
     from sgpmil.report.pages.rendering import refuse_existing
     from sgpmil.report.pages.run_report import ReportOptions, run_report, write_run_report
+    from sgpmil.runs.material import read_material
 
     page = out or _beside(run)
     refuse_existing(page, overwrite=overwrite)

@@ -7,10 +7,6 @@ predictor           a model and bags become predictions
 prediction          what a model says of one slide
 instance_scores     what it says of the slide's instances
 prediction_table    the predictions of a set of slides
-prediction_folder   the same as a folder, with the scores of the instances
-prediction_files    the same as a file (parquet, CSV)
-prediction_columns  the columns of such files, ours and other systems'
-instance_files      the scores of a slide's instances as a file (HDF5)
 slide_metrics       accuracy, AUC, kappa and calibration over slides
 operating_point     the sensitivity at a specificity
 calibration         adaptive and expected calibration error, Brier score, log-likelihood
@@ -58,7 +54,6 @@ if TYPE_CHECKING:
         wilcoxon_test,
     )
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
-    from sgpmil.evaluation.instance_files import read_instance_scores, write_instance_scores
     from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_auc
     from sgpmil.evaluation.instance_scores import InstanceScores
     from sgpmil.evaluation.lipschitz import lipschitz_paths
@@ -70,12 +65,6 @@ if TYPE_CHECKING:
     from sgpmil.evaluation.operating_point import sensitivity_at_specificity
     from sgpmil.evaluation.patients import by_patient, without_patients
     from sgpmil.evaluation.prediction import Prediction
-    from sgpmil.evaluation.prediction_files import (
-        read_predictions,
-        write_predictions,
-        write_predictions_csv,
-    )
-    from sgpmil.evaluation.prediction_folder import read_prediction_folder, write_prediction_folder
     from sgpmil.evaluation.prediction_table import PredictionTable
     from sgpmil.evaluation.predictor import iter_predictions, predict
     from sgpmil.evaluation.slide_metrics import SlideMetrics, confusion_matrix
@@ -141,10 +130,7 @@ else:
             "negative_log_likelihood": "calibration",
             "paired_t_test": "comparison.significance",
             "predict": "predictor",
-            "read_instance_scores": "instance_files",
             "read_metrics": "summary",
-            "read_prediction_folder": "prediction_folder",
-            "read_predictions": "prediction_files",
             "reliability_curve": "calibration",
             "selective_prediction": "uncertainty.selective",
             "sensitivity_at_specificity": "operating_point",
@@ -154,11 +140,7 @@ else:
             "without_patients": "patients",
             "write_assessment": "assessment_files",
             "write_comparison_tables": "comparison.tables",
-            "write_instance_scores": "instance_files",
             "write_metrics": "summary",
-            "write_prediction_folder": "prediction_folder",
-            "write_predictions": "prediction_files",
-            "write_predictions_csv": "prediction_files",
         },
     )
 
@@ -206,10 +188,7 @@ __all__ = [
     "negative_log_likelihood",
     "paired_t_test",
     "predict",
-    "read_instance_scores",
     "read_metrics",
-    "read_prediction_folder",
-    "read_predictions",
     "reliability_curve",
     "selective_prediction",
     "sensitivity_at_specificity",
@@ -219,9 +198,5 @@ __all__ = [
     "without_patients",
     "write_assessment",
     "write_comparison_tables",
-    "write_instance_scores",
     "write_metrics",
-    "write_prediction_folder",
-    "write_predictions",
-    "write_predictions_csv",
 ]

@@ -17,13 +17,13 @@ import torch
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import where_it_fits
 from sgpmil.bags.files import write_text
 from sgpmil.errors import SettingsError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.experiments.study import sentence
 from sgpmil.experiments.workload import Workload, random_dataset
+from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
 from sgpmil.training.defaults import resolve_training

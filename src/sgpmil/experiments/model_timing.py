@@ -20,8 +20,8 @@ from sgpmil.evaluation.device import compute_device
 from sgpmil.experiments.job_pool import one_thread
 from sgpmil.experiments.model_rows import TIMING_FILE
 from sgpmil.experiments.study import Job, load_set, sentence
+from sgpmil.runs.run_lock import run_lock
 from sgpmil.training.fit import fit
-from sgpmil.training.run_lock import run_lock
 
 __all__ = ["TIMED_EPOCHS", "Timed", "time_models"]
 

@@ -20,12 +20,12 @@ import torch
 from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
-from sgpmil.bags.triton_package import available
-from sgpmil.gp.carried_kernels import CarriedRBFDraw, fits
 from sgpmil.gp.cholesky import jittered_cholesky
-from sgpmil.gp.conditional import MIN_VARIANCE, carried_draw
 from sgpmil.gp.rbf import Covariance, ScaledRBF, covariance_of
 from sgpmil.gp.whitening import inverse_factor
+from sgpmil.gpu.carried_kernels import CarriedRBFDraw, fits
+from sgpmil.gpu.conditional import MIN_VARIANCE, carried_draw
+from sgpmil.gpu.triton_package import available
 from sgpmil.shapes import Float
 
 __all__ = ["Posterior", "SparseGP", "Whitening"]

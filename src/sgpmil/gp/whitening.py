@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sgpmil.bags.triton_package import available
 from sgpmil.gp.cholesky import ATTEMPTS, jittered_cholesky
+from sgpmil.gpu.triton_package import available
 from sgpmil.shapes import Float
 
 __all__ = ["inverse_factor", "launch_gradient", "launch_inverse"]
@@ -84,7 +84,7 @@ def launch_inverse(
     Returns:
         The inverse in float64, and in the given dtype.
     """
-    from sgpmil.gp.whitening_programs import inverse_factor_program
+    from sgpmil.gpu.whitening_programs import inverse_factor_program
 
     size = len(covariance)
     covariance = _single_or_double(covariance)
@@ -116,7 +116,7 @@ def launch_gradient(
         gradient: The gradient $\bar P$ in any dtype.
         dtype: Number format of the result.
     """
-    from sgpmil.gp.whitening_programs import inner_gradient_program, outer_gradient_program
+    from sgpmil.gpu.whitening_programs import inner_gradient_program, outer_gradient_program
 
     size = len(P)
     gradient = _single_or_double(gradient)

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.row_kernels import take_rows
 from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
+from sgpmil.gpu.row_kernels import take_rows
 from sgpmil.models.embedding import Standardise
 from sgpmil.models.encoder import ENCODERS, build_encoder
 from sgpmil.shapes import Float, Int

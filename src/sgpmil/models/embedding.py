@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sgpmil.models.relu_kernels import linear_relu
+from sgpmil.gpu.relu_kernels import linear_relu
 from sgpmil.shapes import Float
 
 __all__ = ["MAX_DEVIATIONS", "Standardise", "relu_layers"]

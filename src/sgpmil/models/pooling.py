@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
-from sgpmil.models.pooling_kernels import SegmentPool, SegmentSoftmax, available
+from sgpmil.gpu.pooling_kernels import SegmentPool, SegmentSoftmax, available
 from sgpmil.shapes import Float
 
 __all__ = ["POOLINGS", "Pooling", "bag_softmax", "pool", "pooling_weights"]

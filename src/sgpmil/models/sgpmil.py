@@ -21,8 +21,8 @@ from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.gp.rbf import ScaledRBF
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
-from sgpmil.gp.side_stream import SideStream
 from sgpmil.gp.sparse import Posterior, SparseGP
+from sgpmil.gpu.side_stream import SideStream
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood

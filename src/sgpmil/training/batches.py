@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
+from sgpmil.gpu.resident import DeviceSource
 
 __all__ = [
     "PackedBatches",

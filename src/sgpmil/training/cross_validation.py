@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import fits_on_device, on_device
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
@@ -25,14 +24,15 @@ from sgpmil.evaluation.summary import (
     summarise,
     write_metrics,
 )
+from sgpmil.gpu.resident import fits_on_device, on_device
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
+from sgpmil.runs.run_folder import RunFolder, open_run
+from sgpmil.runs.run_lock import run_lock
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
 from sgpmil.training.folds_at_once import MOST_AT_ONCE, default_folds_at_once
 from sgpmil.training.progress import FoldProgress, run_progress
-from sgpmil.training.run_folder import RunFolder, open_run
-from sgpmil.training.run_lock import run_lock
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.trainer import quiet_and_deterministic
 from sgpmil.training.turns import give_way, resting, take_turns

@@ -10,9 +10,9 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import where_it_fits
 from sgpmil.errors import CheckpointError, RunFolderError, TrainingError
 from sgpmil.evaluation.device import compute_device
+from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.precision import resolve_precision

@@ -17,13 +17,13 @@ from sgpmil.errors import TrainingError
 from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
+from sgpmil.gpu.random_numbers import seed_torch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.precision import dense_arithmetic
 from sgpmil.training.batches import PackedBatches, read_ahead
 from sgpmil.training.divergence import first_weights_not_finite, likely_cause
 from sgpmil.training.lightning_package import SIGTERMException, lightning
 from sgpmil.training.optimisers import build_optimiser
-from sgpmil.training.random_numbers import seed_torch
 from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
 from sgpmil.training.recorded_steps import RecordedSteps, recorded_steps
 from sgpmil.training.schedule import learning_rate

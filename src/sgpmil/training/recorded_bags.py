@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import DeviceSource
+from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.resident import DeviceSource
 from sgpmil.shapes import Float
-from sgpmil.training.recorder import Recorder, Recording
 from sgpmil.training.steps import OptimiserSteps
 
 __all__ = ["RecordedBags", "recorded_bags"]

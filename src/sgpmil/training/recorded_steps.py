@@ -17,14 +17,14 @@ from torch import Tensor
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.device_source import DeviceSource
 from sgpmil.bags.segments import Segments
-from sgpmil.bags.triton_package import available
+from sgpmil.gpu.adam_kernels import AdamStep
+from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.resident import DeviceSource
+from sgpmil.gpu.triton_package import available
 from sgpmil.models.contract import MILModel
 from sgpmil.shapes import Float
-from sgpmil.training.adam_kernels import AdamStep
 from sgpmil.training.half_weights import HalfWeights
-from sgpmil.training.recorder import Recorder, Recording
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.steps import OptimiserSteps
 from sgpmil.training.training_state import TrainingState

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from sgpmil.gp.streams import own_stream
-from sgpmil.training.random_numbers import RandomNumbers
+from sgpmil.gpu.random_numbers import RandomNumbers
+from sgpmil.gpu.streams import own_stream
 
 __all__ = ["give_way", "resting", "take_turns"]
 

@@ -5,15 +5,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction_files import (
-    read_predictions,
-    write_predictions,
-    write_predictions_csv,
-)
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import Decision, add_decisions, decide
 from sgpmil.evaluation.uncertainty.deferral import fit_deferral
+from sgpmil.runs.prediction_files import (
+    read_predictions,
+    write_predictions,
+    write_predictions_csv,
+)
 from tests.evaluation.uncertain_tables import model_table
 
 

@@ -8,7 +8,6 @@ from sklearn.metrics import roc_auc_score
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.evaluation.prediction_files import read_predictions
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.measures import (
     UNCERTAINTY_MEASURES,
@@ -18,6 +17,7 @@ from sgpmil.evaluation.uncertainty.measures import (
     uncertainty_measure,
     wrong_slides,
 )
+from sgpmil.runs.prediction_files import read_predictions
 from tests.evaluation.tables import random_table, table_of
 from tests.evaluation.uncertain_tables import built, slides
 

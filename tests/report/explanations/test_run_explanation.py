@@ -13,7 +13,7 @@ import tifffile
 
 from sgpmil.errors import ExplanationError
 from sgpmil.report.explanations.run_explanation import ExplanationSettings, explain_run
-from sgpmil.report.material import read_material
+from sgpmil.runs.material import read_material
 from sgpmil.slides.annotations import open_annotations
 from tests.report.explained_run import (
     SIDE,

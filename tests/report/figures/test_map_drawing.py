@@ -14,7 +14,7 @@ from sgpmil.report.figures.map_drawing import (
     prepare_axes,
     scale_bar_length,
 )
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 
 
 def axes_of(view):

@@ -5,6 +5,7 @@ import pytest
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores
+from sgpmil.explanation.map_layers import MapLimits, map_limits
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.map_figures import (
     ModelScores,
@@ -12,8 +13,7 @@ from sgpmil.report.figures.map_figures import (
     model_row_figure,
     shown_part,
 )
-from sgpmil.report.figures.map_layers import MapLimits, map_limits
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from tests.report.figures.scored_grid import SIDE, grid_scores
 
 RING = np.array([[1024.0, 512.0], [2048.0, 512.0], [2048.0, 1536.0]])

@@ -10,7 +10,7 @@ from sgpmil.errors import ExplanationError
 from sgpmil.explanation.key_patches import key_patches
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.patch_figures import cut_patches, key_patch_figure
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.slides.reading import open_slide
 from tests.report.figures.scored_grid import SIDE, grid_scores
 from tests.slides.extraction.drawn_files import write_slide

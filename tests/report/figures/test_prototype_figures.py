@@ -17,7 +17,7 @@ from sgpmil.explanation.prototypes import (
 )
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.slides.reading import open_slide
 from tests.explanation.prototypes.explained import attention_scores, labelled_bags, spread_model
 

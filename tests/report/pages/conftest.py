@@ -1,7 +1,7 @@
 import pytest
 
-from sgpmil.report.material import read_material
 from sgpmil.report.pages.run_report import ReportOptions, run_report, write_run_report
+from sgpmil.runs.material import read_material
 
 from .reported_run import write_run
 

@@ -10,8 +10,8 @@ from PIL import Image
 from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.models import build_model, save_model
-from sgpmil.report.material import MaterialFold, RunMaterial
-from sgpmil.training.run_folder import open_run
+from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.run_folder import open_run
 
 CLASSES = ("normal", "tumour")
 SIDE = 64

@@ -7,10 +7,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sgpmil.errors import RunFolderError
 from sgpmil.evaluation import Prediction, PredictionTable
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.case_page import write_case
 from sgpmil.report.pages.case_pdf import case_figure, write_case_pdf
 from sgpmil.report.pages.case_report import CaseReports
+from sgpmil.runs.material import MaterialFold, RunMaterial
 
 from .reported_run import NASTY, ReadPage, material, prediction, table
 

@@ -5,9 +5,9 @@ import pytest
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import PredictionTable
-from sgpmil.report.material import SlideSources
 from sgpmil.report.pages.case_page import write_case
 from sgpmil.report.pages.case_report import CaseReports
+from sgpmil.runs.material import SlideSources
 from sgpmil.slides.reading import open_slide
 
 from .reported_run import SIDE, material

@@ -7,7 +7,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
 from sgpmil.report.pages.checks import has_posterior, run_checks
-from sgpmil.report.pages.run_facts import run_facts
+from sgpmil.runs.run_facts import run_facts
 
 from .reported_run import CLASSES, material
 

@@ -5,11 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sgpmil.evaluation import Prediction, PredictionTable, write_prediction_folder
+from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import add_decisions, decide
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.prediction_sets import run_sets, slide_sets, stored_sets
+from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.prediction_folder import write_prediction_folder
 
 CLASSES = ("normal", "tumour")
 

@@ -7,9 +7,9 @@ from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_s
 
 from sgpmil.errors import RunFolderError
 from sgpmil.evaluation import PredictionTable
-from sgpmil.report.material import SlideSources
 from sgpmil.report.pages import rendering
 from sgpmil.report.pages.run_report import ReportOptions, run_report, write_run_report
+from sgpmil.runs.material import SlideSources
 
 from .reported_run import NASTY, ReadPage, material
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 
 from sgpmil.evaluation import Prediction, PredictionTable
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.slide_choice import choose_slides
+from sgpmil.runs.material import MaterialFold, RunMaterial
 
 
 def run(tmp_path, *folds):

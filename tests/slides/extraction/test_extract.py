@@ -26,6 +26,7 @@ from sgpmil.slides.extraction import (
     place_patches_of,
     slide_jobs,
 )
+from sgpmil.slides.extraction import extract as extract_module
 from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 from tests.slides.extraction import cheap_encoders
 from tests.slides.extraction.cheap_encoders import Colours
@@ -381,3 +382,14 @@ def test_a_process_that_dies_costs_nothing(tmp_path):
     assert process.returncode == 0, error
     assert len(list(folder.glob("slide*.h5"))) == 3
     assert "failed" not in printed
+
+
+def test_only_what_was_begun_for_this_file_is_removed(tmp_path):
+    for name in (".a[1].h5.0123abcd.tmp", ".a1.h5.0123abcd.tmp", "a[1].h5", ".a[1].h5"):
+        (tmp_path / name).touch()
+    extract_module._remove_leftovers(tmp_path / "a[1].h5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".a1.h5.0123abcd.tmp",
+        ".a[1].h5",
+        "a[1].h5",
+    ]

@@ -14,7 +14,7 @@ from sgpmil.explanation.prototypes import (
     read_nuclei,
 )
 from sgpmil.models import SGPMIL, load_model
-from sgpmil.report.material import MaterialFold, SlideSources
+from sgpmil.runs.material import MaterialFold, SlideSources
 
 __all__ = ["fold_prototypes", "model_of"]
 

@@ -12,30 +12,30 @@ import numpy as np
 from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.explanation.prototypes import (
-    PrototypeExplanation,
-    write_prototype_table,
-)
-from sgpmil.report.explanations.explanation_folder import (
+from sgpmil.explanation.explanation_folder import (
     ExplanationFolder,
     ExportKind,
     open_explanation,
     predictions_digest,
 )
-from sgpmil.report.explanations.explanation_settings import (
+from sgpmil.explanation.explanation_settings import (
     ChosenSlide,
     ClassChoice,
     ExplanationSettings,
     choose_slides,
 )
+from sgpmil.explanation.map_layers import map_limits
+from sgpmil.explanation.prototypes import (
+    PrototypeExplanation,
+    write_prototype_table,
+)
+from sgpmil.explanation.slide_list import write_slide_list
 from sgpmil.report.explanations.fold_prototypes import fold_prototypes, model_of
 from sgpmil.report.explanations.slide_explanation import ExplainedSlide, slide_files
-from sgpmil.report.explanations.slide_list import write_slide_list
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.map_figures import ModelScores
-from sgpmil.report.figures.map_layers import map_limits
 from sgpmil.report.figures.prototype_figures import prototype_sheet
-from sgpmil.report.material import MaterialFold, RunMaterial
+from sgpmil.runs.material import MaterialFold, RunMaterial
 
 __all__ = [
     "ExplanationProgress",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.explanation.explanation_folder import ExplanationFolder, ExportKind
 from sgpmil.explanation.exports import (
     write_patch_table,
     write_qupath_geojson,
@@ -13,20 +14,19 @@ from sgpmil.explanation.exports import (
     write_tiatoolbox_overlay,
 )
 from sgpmil.explanation.key_patches import key_patches, write_key_patches
+from sgpmil.explanation.map_layers import MapLimits
 from sgpmil.explanation.maps import ScaleKind, ScoreMap, patch_side, placed_coords, score_map
 from sgpmil.explanation.prototypes import PrototypeExplanation
-from sgpmil.report.explanations.explanation_folder import ExplanationFolder, ExportKind
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.map_figures import (
     ModelScores,
     attention_map_figure,
     model_row_figure,
 )
-from sgpmil.report.figures.map_layers import MapLimits
 from sgpmil.report.figures.patch_figures import cut_patches, key_patch_figure
 from sgpmil.report.figures.prototype_figures import label_map_figure
-from sgpmil.report.material import SlideSources
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.material import SlideSources
+from sgpmil.runs.slide_picture import SlidePicture
 
 __all__ = ["ExplainedSlide", "slide_files", "slide_title"]
 

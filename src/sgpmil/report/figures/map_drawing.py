@@ -19,7 +19,7 @@ from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-un
 
 from sgpmil.explanation.maps import ScoreMap
 from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE, plain_words
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int, UInt8
 
 __all__ = [

@@ -13,6 +13,14 @@ from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.explanation.map_layers import (
+    LayerKind,
+    MapLayer,
+    MapLimits,
+    attention_values,
+    map_layers,
+    map_limits,
+)
 from sgpmil.explanation.maps import ScaleKind, patch_side, placed_coords, score_map
 from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure, plain_words
 from sgpmil.report.figures.map_drawing import (
@@ -24,15 +32,7 @@ from sgpmil.report.figures.map_drawing import (
     draw_slide,
     prepare_axes,
 )
-from sgpmil.report.figures.map_layers import (
-    LayerKind,
-    MapLayer,
-    MapLimits,
-    attention_values,
-    map_layers,
-    map_limits,
-)
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int
 
 __all__ = ["ModelScores", "attention_map_figure", "model_row_figure", "shown_part"]

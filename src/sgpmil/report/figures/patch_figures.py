@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind
+from sgpmil.explanation.map_layers import attention_values
 from sgpmil.explanation.maps import patch_side, placed_coords, score_map
 from sgpmil.report.figures.canvas import (
     COLOURS,
@@ -30,8 +31,7 @@ from sgpmil.report.figures.map_drawing import (
     prepare_axes,
 )
 from sgpmil.report.figures.map_figures import shown_part
-from sgpmil.report.figures.map_layers import attention_values
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 from sgpmil.slides.reading import Slide
 

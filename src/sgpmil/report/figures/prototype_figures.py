@@ -37,7 +37,7 @@ from sgpmil.report.figures.map_drawing import (
 )
 from sgpmil.report.figures.map_figures import shown_part
 from sgpmil.report.figures.prototype_columns import entitle, number_columns
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 from sgpmil.slides.reading import Slide
 

@@ -15,6 +15,13 @@ from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-un
 )
 
 from sgpmil.errors import SgpmilError
+from sgpmil.explanation.map_layers import (
+    LayerKind,
+    MapLayer,
+    attention_values,
+    map_layers,
+    map_limits,
+)
 from sgpmil.explanation.maps import score_map
 from sgpmil.report.figures.canvas import GREY, new_figure
 from sgpmil.report.figures.map_drawing import (
@@ -26,13 +33,6 @@ from sgpmil.report.figures.map_drawing import (
     prepare_axes,
 )
 from sgpmil.report.figures.map_figures import shown_part
-from sgpmil.report.figures.map_layers import (
-    LayerKind,
-    MapLayer,
-    attention_values,
-    map_layers,
-    map_limits,
-)
 from sgpmil.report.pages.case_patches import PatchKind
 from sgpmil.report.pages.case_report import CaseReport
 from sgpmil.report.pages.typesetting import Sheet

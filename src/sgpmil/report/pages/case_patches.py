@@ -9,8 +9,8 @@ import numpy as np
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.explanation.key_patches import key_patches
+from sgpmil.explanation.map_layers import map_layers
 from sgpmil.explanation.maps import patch_side
-from sgpmil.report.figures.map_layers import map_layers
 from sgpmil.report.pages.number_texts import told
 from sgpmil.shapes import Float, Int
 

@@ -11,15 +11,15 @@ from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.explanation.maps import patch_side
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.case_patches import PatchGroup, patch_groups
 from sgpmil.report.pages.checks import has_posterior
 from sgpmil.report.pages.finite_scores import num_without_score, without_infinite
 from sgpmil.report.pages.number_texts import counted
 from sgpmil.report.pages.prediction_sets import SlideSet, run_sets
-from sgpmil.report.pages.run_facts import RunFacts, run_facts
 from sgpmil.report.pages.wording import ConfidenceWords, confidence_words
-from sgpmil.report.slide_picture import SlidePicture
+from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.run_facts import RunFacts, run_facts
+from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 
 __all__ = ["CaseReport", "CaseReports", "ClassLine"]

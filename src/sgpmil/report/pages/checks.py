@@ -10,11 +10,11 @@ from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
-from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Check, CheckList
 from sgpmil.report.pages.finite_scores import num_without_score
 from sgpmil.report.pages.number_texts import counted, told
-from sgpmil.report.pages.run_facts import RunFacts
+from sgpmil.runs.material import RunMaterial
+from sgpmil.runs.run_facts import RunFacts
 
 __all__ = ["has_posterior", "run_checks"]
 

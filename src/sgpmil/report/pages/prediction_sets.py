@@ -9,8 +9,8 @@ import numpy as np
 
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.number_texts import counted
+from sgpmil.runs.material import MaterialFold, RunMaterial
 
 __all__ = ["SlideSet", "run_sets", "slide_sets", "stored_sets"]
 

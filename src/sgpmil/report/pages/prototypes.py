@@ -9,10 +9,10 @@ from sgpmil.evaluation.prediction import Prediction
 from sgpmil.explanation.prototypes import PrototypeExplanation
 from sgpmil.report.explanations.fold_prototypes import fold_prototypes, model_of
 from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
-from sgpmil.report.material import MaterialFold, RunMaterial
 from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
 from sgpmil.report.pages.images import DataImage, photo_image
 from sgpmil.report.pages.number_texts import counted, told
+from sgpmil.runs.material import MaterialFold, RunMaterial
 from sgpmil.slides.reading import Slide
 
 __all__ = ["prototype_section"]

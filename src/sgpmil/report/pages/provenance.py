@@ -9,9 +9,9 @@ from typing import Any
 
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import resolve_settings
-from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
 from sgpmil.report.pages.number_texts import setting_text
+from sgpmil.runs.material import RunMaterial
 from sgpmil.training.defaults import default_training
 
 __all__ = ["environment_section", "reproduction_section", "settings_section", "train_command"]

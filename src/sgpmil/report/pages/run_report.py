@@ -9,7 +9,6 @@ from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFo
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import CheckList, KeyFigure, Prose, Section
 from sgpmil.report.pages.checks import has_posterior, run_checks
 from sgpmil.report.pages.localisation import localisation_section
@@ -22,10 +21,11 @@ from sgpmil.report.pages.provenance import (
     settings_section,
 )
 from sgpmil.report.pages.rendering import write_page
-from sgpmil.report.pages.run_facts import run_facts
 from sgpmil.report.pages.shown_slides import slide_list_section, slides_section
 from sgpmil.report.pages.summary import data_section, key_figures, run_summary
 from sgpmil.report.pages.uncertainty import uncertainty_section
+from sgpmil.runs.material import RunMaterial
+from sgpmil.runs.run_facts import run_facts
 
 __all__ = ["ReportOptions", "RunReport", "run_report", "write_run_report"]
 

@@ -7,16 +7,16 @@ from urllib.parse import quote
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.report.explanations.explanation_settings import ClassChoice
+from sgpmil.explanation.explanation_settings import ClassChoice
+from sgpmil.explanation.map_layers import MapLimits, map_limits
 from sgpmil.report.figures.map_figures import attention_map_figure
-from sgpmil.report.figures.map_layers import MapLimits, map_limits
-from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Block, Prose, Section, SlideCard, Table
 from sgpmil.report.pages.finite_scores import without_infinite
 from sgpmil.report.pages.images import DataImage, photo_image
 from sgpmil.report.pages.number_texts import told
 from sgpmil.report.pages.prediction_sets import SlideSet
 from sgpmil.report.pages.slide_choice import TestedSlide, choose_slides
+from sgpmil.runs.material import RunMaterial
 
 __all__ = ["case_name", "slide_list_section", "slides_section"]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.report.material import MaterialFold, RunMaterial
+from sgpmil.runs.material import MaterialFold, RunMaterial
 
 __all__ = ["ChosenSlides", "TestedSlide", "choose_slides"]
 

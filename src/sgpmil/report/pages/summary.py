@@ -3,10 +3,10 @@
 import math
 
 from sgpmil.evaluation.assessment import Assessment
-from sgpmil.report.material import RunMaterial
 from sgpmil.report.pages.blocks import Block, Check, KeyFigure, Section, Table
 from sgpmil.report.pages.number_texts import counted, metric_name, told, told_range
-from sgpmil.report.pages.run_facts import RunFacts
+from sgpmil.runs.material import RunMaterial
+from sgpmil.runs.run_facts import RunFacts
 
 __all__ = ["data_section", "key_figures", "run_summary"]
 

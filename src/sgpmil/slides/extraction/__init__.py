@@ -9,7 +9,6 @@ settings          how slides become embeddings
 slide_job         the slides to extract, and what became of them
 slide_preparation tissue, contours, preview and coordinates of one slide
 stored_features   embeddings that are on disk already: whether they can be kept
-slide_lock        one process at a time works on a slide
 tile_stream       the tiles of many slides, in order, decoded ahead
 tile_workers      the processes that open slides
 tile_slots        the memory through which they hand over tiles

@@ -1,5 +1,6 @@
 """From slide files to embeddings on disk: the whole way, for many slides."""
 
+import glob
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 
 from sgpmil.errors import EncoderError, ExtractionError, SgpmilError
+from sgpmil.processes import FileLock
 from sgpmil.shapes import UInt8
 from sgpmil.slides.encoders import Encoder
 from sgpmil.slides.extraction.progress import ExtractionProgress
 from sgpmil.slides.extraction.settings import ExtractionSettings
 from sgpmil.slides.extraction.slide_job import PROCESS_DIED, SlideJob, SlideOutcome, Status
-from sgpmil.slides.extraction.slide_lock import SlideLock, remove_leftovers
 from sgpmil.slides.extraction.slide_preparation import PreparedSlide
 from sgpmil.slides.extraction.stored_features import (
     ENCODER_FINGERPRINT,
@@ -93,7 +94,7 @@ class _Extractor:
         self._settings = settings
         self._progress = progress
         self._outcomes: dict[str, SlideOutcome] = {}
-        self._locks: dict[str, SlideLock] = {}
+        self._locks: dict[str, FileLock] = {}
         self._notes: dict[str, tuple[str, ...]] = {}
         self._writer: FeatureWriter | None = None
         self._failure: Exception | None = None
@@ -156,12 +157,12 @@ class _Extractor:
         """Give the slides that are ours to do, each with its lock held."""
         for job in jobs:
             path = self._features(job)
-            lock = self._locks.get(job.slide_id) or SlideLock(path)
+            lock = self._locks.get(job.slide_id) or FileLock(path.with_name(f"{path.name}.lock"))
             if job.slide_id not in self._locks and not self._acquire(lock):
                 self._end(SlideOutcome(job.slide_id, "busy"))
                 continue
             self._locks[job.slide_id] = lock
-            remove_leftovers(path)
+            _remove_leftovers(path)
             stored = read_stored(job, self._folder, self._encoder, self._settings)
             if stored is not None and not stored.redo:
                 restore_coords(job, self._folder, self._encoder)
@@ -171,7 +172,7 @@ class _Extractor:
                 self._notes[job.slide_id] = (f"Extracted again: {stored.redo}.",)
             yield job
 
-    def _acquire(self, lock: SlideLock) -> bool:
+    def _acquire(self, lock: FileLock) -> bool:
         try:
             return lock.acquire()
         except OSError as error:
@@ -247,3 +248,9 @@ class _Extractor:
 
     def _features(self, job: SlideJob) -> Path:
         return self._folder.features(self._encoder.name, job.slide_id)
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Remove what a killed process began to write. The output's lock must be held."""
+    for begun in output.parent.glob(f".{glob.escape(output.name)}.*.tmp"):
+        begun.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""A folder of phantoms: slides, what is known of them, and their labels.
+
+::
+
+    slides/<slide>.tiff              the slides
+    annotations/<slide>.geojson      the tumour, exactly as it was drawn
+    tissue/<slide>.geojson           the tissue
+    regions/<slide>.geojson          glands, lymphocytes, fat, stroma, tumour, folds, pen marks
+    labels.csv                       slide_id, case_id, label (normal or tumour)
+    phantoms.json                    the settings
+
+A slide's file is written last, and under its name when it is whole: where it exists, all of the
+slide does.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+from sgpmil.bags.files import write_text
+from sgpmil.errors import SettingsError, SlideError
+from sgpmil.phantoms.progress import PhantomProgress, phantom_progress
+from sgpmil.phantoms.pyramid_file import PACKAGES, write_phantom
+from sgpmil.phantoms.record import PhantomRecord, PhantomSlide, claim_folder
+from sgpmil.phantoms.scene import make_scene
+from sgpmil.phantoms.settings import PhantomSettings
+from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
+from sgpmil.slides.cores import available_cores
+from sgpmil.slides.optional_part import require_package
+
+__all__ = ["PhantomFolder", "write_phantoms"]
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PhantomFolder:
+    """What was written.
+
+    Args:
+        folder: The folder.
+        slides: Its slides.
+        num_written: How many of them were written now; the others were there before.
+    """
+
+    folder: Path
+    slides: tuple[PhantomSlide, ...]
+    num_written: int
+
+    @property
+    def labels(self) -> Path:
+        """The table of labels."""
+        return self.folder / "labels.csv"
+
+
+def write_phantoms(
+    folder: str | os.PathLike[str],
+    num_slides: int = 20,
+    settings: PhantomSettings | None = None,
+    seed: int = 0,
+    *,
+    positive_share: float = 0.5,
+    workers: int | None = None,
+    overwrite: bool = False,
+    show_progress: bool = False,
+) -> PhantomFolder:
+    """Write synthetic slides with their truth; go on where an earlier run stopped.
+
+    The same arguments give the same pixels, whatever the number of workers. Worker processes are
+    started afresh: a script that calls this with several needs ``if __name__ == "__main__"``.
+
+    Args:
+        folder: Folder to write; new, or of phantoms of the same settings.
+        num_slides: Number of slides. More may be asked for later.
+        settings: What the slides with a tumour are like; the others have none.
+        seed: Seed of them all.
+        positive_share: Share of slides with a tumour.
+        workers: Number of processes; by default as many as there are cores.
+        overwrite: Whether to replace phantoms of other settings.
+        show_progress: Whether to show a bar on standard error.
+
+    Raises:
+        SettingsError: A setting is out of range.
+        SlideError: The folder holds something else, or cannot be written.
+        MissingPartError: An optional package is not installed.
+    """
+    if workers is not None and workers < 1:
+        raise SettingsError(f"Expected 1 or more workers, but got {workers}. Change --workers.")
+    for package in PACKAGES:
+        require_package(package)
+    record = PhantomRecord(num_slides, seed, positive_share, settings or PhantomSettings())
+    place, slides = Path(folder), record.slides()
+    try:
+        claim_folder(place, record, overwrite=overwrite)
+        missing = [slide for slide in slides if not slide.file(place).exists()]
+        with phantom_progress(
+            num_slides,
+            num_done=num_slides - len(missing),
+            num_rows=len(missing) * record.settings.size[1],
+            show=show_progress,
+        ) as progress:
+            count = min(workers or available_cores(), len(missing))
+            if count > 1:
+                _write_in_parallel(place, missing, count, progress)
+            else:
+                _write_in_turn(place, missing, progress)
+        rows = [f"{slide.slide_id},{slide.case_id},{slide.label}\n" for slide in slides]
+        write_text(place / "labels.csv", "slide_id,case_id,label\n" + "".join(rows))
+    except OSError as error:
+        raise SlideError(
+            f"Could not write phantoms to '{place}': {error.strerror or error}. Free some space or "
+            "choose another folder, and run this again: it goes on where it stopped."
+        ) from error
+    return PhantomFolder(place, slides, len(missing))
+
+
+def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], None]) -> None:
+    scene = make_scene(slide.seed, slide.settings)
+    write_tumour(slide.truth(folder, "annotations"), scene)
+    write_tissue(slide.truth(folder, "tissue"), scene)
+    write_regions(slide.truth(folder, "regions"), scene)
+    write_phantom(slide.file(folder), scene, on_rows=on_rows)
+
+
+def _write_in_turn(folder: Path, slides: list[PhantomSlide], progress: PhantomProgress) -> None:
+    drawn = 0
+
+    def count(num_rows: int) -> None:
+        nonlocal drawn
+        drawn += num_rows
+        progress.drawn(drawn)
+
+    for slide in slides:
+        _write_slide(folder, slide, count)
+        progress.finished(slide.slide_id)
+
+
+def _write_in_parallel(
+    folder: Path, slides: list[PhantomSlide], workers: int, progress: PhantomProgress
+) -> None:
+    context = get_context("spawn")  # A fork would copy the locks of other threads.
+    stop, drawn = context.Event(), context.Value("q", 0)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (stop, drawn))
+    try:
+        waiting: dict[Future[None], str] = {
+            pool.submit(_work, folder, slide): slide.slide_id for slide in slides
+        }
+        while waiting:
+            done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            progress.drawn(drawn.value)
+            for future in done:
+                future.result()
+                progress.finished(waiting.pop(future))
+    except BrokenProcessPool as error:
+        raise SlideError(
+            "Expected the worker processes to finish, but one was ended from outside, perhaps for "
+            "want of memory. Run this again with fewer --workers: it goes on where it stopped."
+        ) from error
+    finally:
+        # After a failure or Ctrl-C, slides that are half drawn are given up and removed.
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Stopped(Exception):  # noqa: N818 (no error: the main process asked for it)
+    """The main process asked to stop, or is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """What a worker process knows."""
+
+    stop: Any
+    drawn: Any
+    idle: threading.Event
+    orphaned: threading.Event
+
+
+_worker: _Worker | None = None
+
+
+def _start_worker(stop: Any, drawn: Any) -> None:
+    """Prepare a worker process."""
+    import signal
+
+    import cv2
+
+    global _worker
+    # Ctrl-C reaches the whole group: the main process alone answers it, through `stop`.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cv2.setNumThreads(1)
+    _worker = _Worker(stop, drawn, threading.Event(), threading.Event())
+    _worker.idle.set()
+    threading.Thread(target=_end_with_parent, args=(_worker,), daemon=True).start()
+
+
+def _end_with_parent(worker: _Worker) -> None:
+    """End this process soon after the main one was killed, with its half file removed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        worker.orphaned.set()
+        worker.idle.wait()
+        os._exit(1)
+
+
+def _work(folder: Path, slide: PhantomSlide) -> None:
+    """Write a slide in a worker process."""
+    worker = _worker
+    if worker is None:
+        raise RuntimeError("a worker process was not prepared")
+
+    def count(num_rows: int) -> None:
+        with worker.drawn.get_lock():
+            worker.drawn.value += num_rows
+        if worker.stop.is_set() or worker.orphaned.is_set():
+            raise _Stopped
+
+    worker.idle.clear()
+    try:
+        _write_slide(folder, slide, count)
+    finally:
+        worker.idle.set()

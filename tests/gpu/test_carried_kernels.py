@@ -1,0 +1,161 @@
+import pytest
+import torch
+
+from sgpmil.gp.rbf import ScaledRBF
+from sgpmil.gp.whitening import inverse_factor
+from sgpmil.gpu import carried_kernels
+from sgpmil.gpu.carried_kernels import CarriedRBFDraw, fits
+from sgpmil.gpu.conditional import MIN_VARIANCE, carried_draw
+from tests.gpu.kernel_process import run_kernels
+
+MODULE = "tests.gpu.test_carried_kernels"
+NAMES = ("x", "z", "inverse", "functions", "lengthscale", "scale", "constant", "weight", "bias")
+
+
+def case(T, M, G, S, *, dtype=torch.float32, linear=True, jitter=0.1, far=0.0):
+    """Give the arguments of the draw, and the upstream gradient."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    x, z = normal(T, G) + far, normal(M, G) + far
+    lengthscale, scale, constant = (torch.tensor(v) for v in (0.7 * G**0.5, 1.3, 0.4))
+    Kzz = ScaledRBF(lengthscale, scale, constant).between(z, z)
+    return (
+        x.to(dtype),
+        z,
+        inverse_factor(Kzz, jitter).float(),
+        normal(S, M),
+        lengthscale,
+        scale,
+        constant,
+        jitter,
+        0.1 * normal(G) if linear else None,
+        torch.tensor(0.3) if linear else None,
+        normal(S, T),
+        normal(S, T),
+    )
+
+
+def at_inducing_points():
+    """Some inputs are inducing points, where an inverse that is too large leaves nothing."""
+    x, z, inverse, *others = case(70, 7, 4, 3)
+    x[::2] = z[torch.arange(35) % 7]
+    return x, z, 1.1 * inverse, *others
+
+
+def small_cases():
+    made = {
+        f"{T} inputs, {M} points of {G}, {S} samples": case(T, M, G, S)
+        for T in (1, 63, 130)
+        for M, G, S in [(3, 4, 1), (80, 64, 30)]
+    }
+    made["points in few dimensions"] = case(63, 80, 4, 1)
+    made["few points"] = case(63, 3, 64, 30)
+    made["one of each"] = case(1, 1, 1, 1)
+    made["largest"] = case(20, 128, 128, 64)
+    made["bfloat16"] = case(33, 80, 64, 30, dtype=torch.bfloat16)
+    made["half precision"] = case(40, 5, 7, 3, dtype=torch.float16)
+    made["no mean"] = case(40, 80, 64, 30, linear=False)
+    made["far from the origin"] = case(65, 20, 8, 5, far=30.0)
+    made["at inducing points"] = at_inducing_points()
+    x, *others = case(9, 7, 4, 3)
+    made["out of reach"] = (x + 1e4, *others)
+    x, *others, noise, grad = case(40, 7, 6, 3)
+    made["turned round"] = (x.T.contiguous().T, *others, noise.T.contiguous().T, grad.T.clone().T)
+    made["one gradient for all"] = (x, *others, noise, torch.ones(1, 1).expand(3, 40))
+    return made
+
+
+def large_cases():
+    return {
+        "large tiles": case(130, 80, 64, 30),
+        "large tiles, bfloat16": case(200, 20, 7, 5, dtype=torch.bfloat16),
+        "large tiles, no mean": case(129, 33, 20, 17, linear=False),
+        "large tiles, at inducing points": at_inducing_points(),
+    }
+
+
+CASES = small_cases() | large_cases()
+
+
+def drawn_and_gradients(as_of_many, *arguments):
+    """Draw in small tiles, or as if there were many inputs: in large tiles, several to a part."""
+    carried_kernels._MANY = 0 if as_of_many else 1_000
+    carried_kernels._MOST_PARTS = 2 if as_of_many else 128
+    *given, grad = (v.clone() if isinstance(v, torch.Tensor) else v for v in arguments)
+    wanted = [v.requires_grad_() for v in given[:-1] if isinstance(v, torch.Tensor)]
+    f = CarriedRBFDraw.apply(*given)
+    return f.detach(), *torch.autograd.grad(f, wanted, grad)
+
+
+def in_double(*arguments):
+    """Do the same with the torch code, in double precision.
+
+    Gives the sum of the absolute gradients of the covariances, too: the parameters of the kernel
+    have gradients that are sums of those, which cancel out.
+    """
+    *given, grad = (v.double() if isinstance(v, torch.Tensor) else v for v in arguments)
+    wanted = [v.requires_grad_() for v in given[:-1] if isinstance(v, torch.Tensor)]
+    x, z, inverse, functions, *parameters, jitter, weight, bias, noise = given
+    rbf = ScaledRBF(*parameters)
+    covariance = rbf.between(z, x)
+    f = carried_draw(covariance, inverse, functions, rbf.variance(x) + jitter, noise)
+    if weight is not None:
+        f = f + x @ weight + bias
+    *gradients, of_covariance = torch.autograd.grad(f, [*wanted, covariance], grad)
+    return f.detach(), gradients, float(of_covariance.abs().sum())
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    cases = {name: (False, *given) for name, given in small_cases().items()}
+    cases |= {name: (True, *given) for name, given in large_cases().items()}
+    cases["once more"] = cases["large tiles"]
+    return run_kernels(f"{MODULE}:drawn_and_gradients", cases, tmp_path_factory.mktemp("carried"))
+
+
+def assert_close(found, expected, tolerance, summed=0.0):
+    assert found.shape == expected.shape
+    # Relative to the largest: entries that cancel out are no more precise than what they are of.
+    bound = tolerance * max(1.0, float(expected.abs().max())) + 1e-7 * summed
+    assert float((found.double() - expected).abs().max()) <= bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradients_are_those_of_the_chain(found, name):
+    given = CASES[name]
+    f, *gradients = found[name]
+    expected, expected_gradients, summed = in_double(*given)
+    assert f.dtype == torch.float32
+    assert_close(f, expected, 2e-6)
+    names = NAMES[:7] if given[8] is None else NAMES
+    for parameter, ours, theirs in zip(names, gradients, expected_gradients, strict=True):
+        assert ours.dtype == (given[0].dtype if parameter == "x" else torch.float32)
+        of_kernel = parameter in ("lengthscale", "scale", "constant")
+        tolerance = max(1e-5, torch.finfo(ours.dtype).eps)
+        assert_close(ours, theirs, tolerance, summed if of_kernel else 0.0)
+
+
+def test_some_variances_are_at_their_floor_in_that_test():
+    x, z, inverse, _, *parameters, jitter, _, _, _, _ = at_inducing_points()
+    B = inverse @ ScaledRBF(*parameters).between(z, x)
+    left = parameters[1] + parameters[2] + jitter - B.square().sum(0)
+    assert (left[::2] < MIN_VARIANCE - 1e-3).all()
+    assert (left[1::2] > MIN_VARIANCE + 1e-3).sum() > 10
+
+
+@pytest.mark.slow
+def test_the_same_input_gives_the_same_result(found):
+    assert all(map(torch.equal, found["large tiles"], found["once more"]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((80, 64, 30), True), ((128, 128, 64), True)]
+    + [(sizes, False) for sizes in [(129, 64, 30), (80, 129, 30), (80, 64, 65)]],
+)
+def test_what_fits(sizes, expected):
+    assert fits(*sizes) == expected

@@ -1,0 +1,31 @@
+import sys
+
+import pytest
+
+from sgpmil.gpu import triton_package
+
+
+@pytest.fixture
+def available():
+    triton_package.available.cache_clear()
+    yield triton_package.available
+    triton_package.available.cache_clear()
+
+
+def test_without_a_compiler_nothing_is_launched(available, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert not available()
+
+
+def test_a_compiler_may_be_named(available, monkeypatch):
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "triton", sys)  # any module stands for it
+    assert available()
+
+
+def test_without_triton_nothing_is_launched(available, monkeypatch):
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert not available()

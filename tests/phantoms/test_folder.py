@@ -1,0 +1,219 @@
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+
+import openslide
+
+from sgpmil.errors import MissingPartError, SettingsError, SlideError
+from sgpmil.phantoms import (
+    PhantomSettings,
+    folder,
+    make_scene,
+    pyramid_file,
+    render,
+    write_phantom,
+    write_phantoms,
+)
+
+pytestmark = pytest.mark.slow
+
+TINY = PhantomSettings(size=(800, 600), mpp=1.0, tumour_share=0.05)
+
+
+def files(place):
+    return sorted(str(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("phantoms") / "out"
+    return write_phantoms(out, 4, TINY, seed=2, workers=1)
+
+
+def test_layout_and_labels(written):
+    names = [f"phantom-{number:04d}" for number in (1, 2, 3, 4)]
+    expected = [
+        f"{kind}/{n}.geojson" for kind in ("annotations", "regions", "tissue") for n in names
+    ]
+    expected += [f"slides/{name}.tiff" for name in names] + ["labels.csv", "phantoms.json"]
+    assert files(written.folder) == sorted(expected)
+    assert written.num_written == 4
+    with written.labels.open() as table:
+        rows = list(csv.DictReader(table))
+    assert [row["slide_id"] for row in rows] == names
+    assert [row["label"] for row in rows] == ["normal", "tumour", "normal", "tumour"]
+    assert len({row["case_id"] for row in rows}) == 4
+
+
+def test_slides_are_their_scenes(written):
+    for slide in written.slides:
+        scene = make_scene(slide.seed, slide.settings)
+        assert scene.is_positive == (slide.label == "tumour")
+        with openslide.OpenSlide(slide.file(written.folder)) as found:
+            read = np.array(found.read_region((200, 150), 0, (400, 300)).convert("RGB"))
+        assert np.abs(read.astype(int) - render(scene, 200, 150, 400, 300)).mean() < 5
+
+
+def test_truth_is_read_as_annotations_of_a_folder(written):
+    from sgpmil.slides.annotations import RegionRule, open_annotations
+
+    drawn = open_annotations(written.folder / "annotations", RegionRule(positive=("Tumor",)))
+    for slide in written.slides:
+        found = drawn.read(slide.slide_id, slide.label)
+        assert found.is_positive == (slide.label == "tumour")
+
+
+def test_a_second_run_completes_what_is_missing(written, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(written.folder, copy)
+    lost = written.slides[1].file(copy)
+    whole = lost.read_bytes()
+    lost.unlink()
+    kept = written.slides[0].file(copy)
+    before = kept.stat().st_mtime_ns
+    again = write_phantoms(copy, 5, TINY, seed=2, workers=1)
+    assert again.num_written == 2
+    assert lost.read_bytes() == whole
+    assert kept.stat().st_mtime_ns == before
+    assert len(again.labels.read_text().splitlines()) == 6
+
+
+def test_workers_write_the_same_bytes(written, tmp_path):
+    parallel = write_phantoms(tmp_path / "a", 4, TINY, seed=2, workers=2)
+    assert files(parallel.folder) == files(written.folder)
+    for name in files(written.folder):
+        assert (parallel.folder / name).read_bytes() == (written.folder / name).read_bytes()
+
+
+def test_overwriting(written, tmp_path):
+    write_phantoms(tmp_path / "a", 2, TINY, seed=5, workers=1)
+    with pytest.raises(SlideError, match="phantoms of seed 5"):
+        write_phantoms(tmp_path / "a", 2, TINY, seed=2, workers=1)
+    write_phantoms(tmp_path / "a", 2, TINY, seed=2, workers=1, overwrite=True)
+    name = "slides/phantom-0002.tiff"
+    assert (tmp_path / "a" / name).read_bytes() == (written.folder / name).read_bytes()
+
+
+def test_progress_is_told_in_lines_without_a_terminal(tmp_path, capsys):
+    write_phantoms(tmp_path / "a", 2, TINY, workers=1, show_progress=True)
+    assert capsys.readouterr().err.splitlines() == ["1 of 2: phantom-0001", "2 of 2: phantom-0002"]
+    write_phantoms(tmp_path / "a", 2, TINY, workers=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_no_workers(tmp_path):
+    with pytest.raises(SettingsError, match="1 or more workers, but got 0"):
+        write_phantoms(tmp_path / "a", 2, TINY, workers=0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_missing_package_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyramid_file, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(folder, "PACKAGES", ("no_such_package",))
+    with pytest.raises(MissingPartError, match="no_such_package"):
+        write_phantoms(tmp_path / "a", 2, TINY, workers=1)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(MissingPartError, match="no_such_package"):
+        write_phantom(tmp_path / "a.tiff", make_scene(0, TINY))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SlideError, match=r"Could not write phantoms .* Not a directory"):
+        write_phantoms(tmp_path / "file" / "a", 2, TINY, workers=1)
+
+
+_SCRIPT = """
+import resource, sys
+from sgpmil.errors import SlideError
+from sgpmil.phantoms import PhantomSettings, write_phantoms
+
+if __name__ == "__main__":
+    folder, limit, workers, side = sys.argv[1], *map(int, sys.argv[2:])
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        write_phantoms(folder, 3, PhantomSettings(size=(side, side)), workers=workers)
+    except SlideError as error:
+        print(error)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(_SCRIPT)
+
+    def hear_interrupts():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def start(out, *, limit=0, workers=1, side=1024):
+        command = [sys.executable, str(path), str(out), str(limit), str(workers), str(side)]
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=hear_interrupts,
+            start_new_session=True,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_sentence(script, tmp_path, workers):
+    # A limit on the size of files fails in the middle of a write, as a full disk does.
+    with script(tmp_path / "out", limit=60_000, workers=workers) as process:
+        out, err = process.communicate(timeout=120)
+    assert out.startswith(f"Could not write phantoms to '{tmp_path / 'out'}': File too large.")
+    assert len(out.splitlines()) == 1
+    assert "Traceback" not in err
+    assert not [name for name in files(tmp_path / "out") if name.startswith("slides")]
+
+
+def wait_for_half_a_slide(place):
+    for _ in range(1200):
+        if any(file.stat().st_size > 100_000 for file in place.rglob(".*.tmp")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no slide was begun")
+
+
+def test_an_interruption_leaves_no_half_files(script, tmp_path):
+    out = tmp_path / "out"
+    with script(out, workers=2, side=6000) as process:
+        wait_for_half_a_slide(out / "slides")
+        os.killpg(process.pid, signal.SIGINT)
+        said, err = process.communicate(timeout=120)
+    assert said == "interrupted\n"
+    assert "Traceback" not in err
+    assert not list(out.rglob("*.tmp"))
+    assert not list(out.rglob("*.tiff"))
+
+
+def test_workers_end_with_a_killed_main_process(script, tmp_path):
+    out = tmp_path / "out"
+    with script(out, workers=2, side=6000) as process:
+        wait_for_half_a_slide(out / "slides")
+        process.kill()
+        # The pipes close when the last worker is gone.
+        process.communicate(timeout=120)
+    assert not list(out.rglob("*.tmp"))
+    assert not list(out.rglob("*.tiff"))
