@@ -1,3 +1,4 @@
+import os
 import signal
 
 import numpy as np
@@ -7,6 +8,9 @@ import torch
 from sgpmil.torchvision_import import mend_torchvision
 
 mend_torchvision()  # for tests that compare with torchmetrics, timm and torchvision
+
+# Some virtual machines announce AMX and stop a process that uses it; read at the first product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @pytest.fixture(autouse=True, scope="session")
