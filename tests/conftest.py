@@ -4,6 +4,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from sgpmil.torchvision_import import mend_torchvision
 
@@ -11,6 +12,10 @@ mend_torchvision()  # for tests that compare with torchmetrics, timm and torchvi
 
 # Some virtual machines announce AMX and stop a process that uses it; read at the first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# A busy machine is not a failure.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True, scope="session")
