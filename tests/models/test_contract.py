@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 
 
 class Constant(MILModel):
@@ -70,3 +70,9 @@ def test_only_trainable_parameters_are_counted():
 def test_forward_must_be_written():
     with pytest.raises(TypeError, match="abstract"):
         MILModel(1, 2, ModelSettings())
+
+
+def test_nothing_is_recorded_of_a_model_that_promises_nothing():
+    model = Constant(2, 4, ModelSettings())
+    assert model.recordable is Recordable.NOTHING
+    assert not model.in_warmup

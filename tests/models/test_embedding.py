@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from sgpmil.models.embedding import MAX_DEVIATIONS, Standardise, relu_layers
+from sgpmil.bags.segments import Segments
+from sgpmil.models.embedding import MAX_DEVIATIONS, InstanceLinear, Standardise, relu_layers
 
 
 def test_unfitted_changes_nothing():
@@ -67,8 +68,22 @@ def test_statistics_travel_with_the_state():
 def test_relu_layers():
     torch.manual_seed(0)
     layers = relu_layers((3, 5, 2))
-    assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+    assert [type(layer) for layer in layers] == [InstanceLinear, nn.ReLU] * 2
     x = torch.randn(7, 3)
     first = (x @ layers[0].weight.T + layers[0].bias).clamp(min=0)
     expected = (first @ layers[2].weight.T + layers[2].bias).clamp(min=0)
     assert torch.allclose(layers(x), expected)
+
+
+def test_rows_that_are_taken_are_those_that_it_standardises():
+    generator = torch.Generator().manual_seed(0)
+    matrix = 3 * torch.randn(9, 2, generator=generator) + 1
+    layer = Standardise(2)
+    layer.fit(matrix)
+    segments = Segments.of(torch.tensor([0, 2, 5]))
+    taken = layer.take(matrix, torch.tensor([6, 1]), segments, torch.float32)
+    expected = layer(matrix[[6, 7, 1, 2, 3]])
+    assert torch.allclose(taken, expected)
+    with layer.done_before():
+        assert layer(taken) is taken
+    assert not torch.equal(layer(taken), taken)

@@ -2,7 +2,14 @@ import pytest
 import torch
 
 from sgpmil.errors import SettingsError
-from sgpmil.models.precision import PRECISIONS, dense_arithmetic, resolve_precision
+from sgpmil.models.precision import (
+    PRECISIONS,
+    dense_arithmetic,
+    features_dtype,
+    resolve_precision,
+)
+
+from .small import small_model
 
 CPU = torch.device("cpu")
 
@@ -33,3 +40,15 @@ def test_an_unknown_precision_is_refused():
 def test_dense_layers_are_computed_in_it(name, dtype):
     with dense_arithmetic(name, CPU):
         assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "dtype"),
+    [
+        ("sgpmil", "bf16", torch.bfloat16),
+        ("sgpmil", "32", torch.float32),
+        ("dsmil", "bf16", torch.float32),  # pools the features themselves
+    ],
+)
+def test_features_are_in_half_precision_for_layers_of_instances_alone(name, precision, dtype):
+    assert features_dtype(small_model(name), precision) == dtype

@@ -10,6 +10,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.gpu.recorder import Recorder, Recording
 from sgpmil.gpu.resident import on_device
+from sgpmil.models.contract import Recordable
 from sgpmil.models.registry import build_model, list_models
 from sgpmil.training.batches import PackedBatches
 from sgpmil.training.defaults import default_training, resolve_training
@@ -264,7 +265,9 @@ def test_all_models_with_weights_but_agp_are_recorded(bags):
         model = build_model(name, in_dim=12, num_classes=2)
         settings = replace(default_training(name), bags_per_step=1)
         steps = steps_of(model, settings, bags, "cuda")
-        recorded = model.is_recordable or recorded_bags(steps, resident) is not None
+        recorded = (
+            model.recordable is Recordable.STEPS or recorded_bags(steps, resident) is not None
+        )
         assert recorded == (name not in ("agp", "bag-size")), name
 
 

@@ -14,8 +14,8 @@ from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
-from sgpmil.models.contract import MILModel, ModelOutput
-from sgpmil.models.precision import dense_arithmetic, resolve_precision
+from sgpmil.models.contract import MILModel, ModelOutput, Recordable
+from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
 
 __all__ = ["iter_predictions", "predict"]
 
@@ -137,7 +137,7 @@ def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: 
             )
     device = next(model.parameters()).device
     with dense_arithmetic(precision, device):
-        if device.type == "cpu" or precision == "64" or not model.is_recordable:
+        if device.type == "cpu" or precision == "64" or model.recordable is not Recordable.STEPS:
             return model(BagBatch.pack(group).to(device))
         batch = _standardised(model, group, bags, precision)
         with model.standardise.done_before():
@@ -158,7 +158,9 @@ def _standardised(
         batch = BagBatch.pack(group).to(device)
         matrix, starts = batch.features, batch.offsets[:-1]
     segments = batch.segments
-    features = model.take(matrix, starts.to(device, non_blocking=True), segments, precision)
+    starts = starts.to(device, non_blocking=True)
+    dtype = features_dtype(model, precision)
+    features = model.standardise.take(matrix, starts, segments, dtype)
     return replace(batch, features=features, bounds=segments.bounds)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.chunks import by_chunks
-from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float
@@ -49,6 +49,7 @@ class ABMIL(MILModel):
         settings: How it is built.
     """
 
+    recordable = Recordable.STEPS
     settings: ABMILSettings
 
     def __init__(self, in_dim: int, num_classes: int, settings: ABMILSettings) -> None:
@@ -61,16 +62,6 @@ class ABMIL(MILModel):
         self.attention = nn.Linear(settings.attention_dim, 1)
         self.dropout = nn.Dropout(settings.dropout)
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
-
-    @property
-    def instance_networks(self) -> tuple[nn.Module, ...]:
-        """The embedding."""
-        return (self.mlp,)
-
-    @property
-    def is_recordable(self) -> bool:
-        """A step depends on nothing but the segments' bounds."""
-        return True
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

@@ -90,7 +90,8 @@ class BayesMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_classes: Number of classes.
-        settings: How it is built.
+        recordable = Recordable.BAGS
+    settings: How it is built.
     """
 
     is_probabilistic: ClassVar[bool] = True
@@ -127,11 +128,6 @@ class BayesMIL(MILModel):
     def variational_layers(self) -> tuple[VariationalLinear, ...]:
         """The layers whose weights are distributions."""
         return self.gate, self.value, self.attention, self.classifier
-
-    @property
-    def is_replayable(self) -> bool:
-        """A pass asks nothing of the device, and sends nothing there."""
-        return True
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float, Int
@@ -75,6 +75,7 @@ class CLAM(MILModel):
         settings: How it is built.
     """
 
+    recordable = Recordable.STEPS
     settings: CLAMSettings
 
     def __init__(self, in_dim: int, num_classes: int, settings: CLAMSettings) -> None:
@@ -91,16 +92,6 @@ class CLAM(MILModel):
         self.instance_classifiers = (
             nn.Linear(width, 2 * num_classes) if settings.instance_weight > 0 else None
         )
-
-    @property
-    def instance_networks(self) -> tuple[nn.Module, ...]:
-        """The embedding."""
-        return (self.mlp,)
-
-    @property
-    def is_recordable(self) -> bool:
-        """A step depends on nothing but the segments' bounds."""
-        return True
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar
 
 import torch
@@ -10,15 +11,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
-from sgpmil.gpu.row_kernels import take_rows
 from sgpmil.models.embedding import Standardise
 from sgpmil.models.encoder import ENCODERS, build_encoder
 from sgpmil.shapes import Float, Int
 
-__all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings"]
+__all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings", "Recordable"]
+
+
+class Recordable(Enum):
+    """The part of a model's training that a GPU may record once and replay.
+
+    To start a recorded step takes one call instead of hundreds, which is several times as fast.
+    A replay repeats the recorded operations on new numbers, and no Python code runs: so whatever
+    Python decides must be the same each time. `NOTHING` is always right; the others are promises
+    that a model makes.
+    """
+
+    NOTHING = "nothing"
+    """Python decides something anew in each step, or nobody has checked."""
+
+    BAGS = "bags"
+    """The forward and backward pass of a bag, replayed for the same bag.
+
+    The model copies nothing to or from the device, remembers nothing but in buffers, and its loss
+    depends on `MILModel.epoch` through `MILModel.in_warmup` alone.
+    """
+
+    STEPS = "steps"
+    """A whole step, replayed for other bags with as many rows.
+
+    Features enter through `MILModel.prepare` alone, rows divide into bags by `Segments.bounds`
+    alone, and a bag without a label has no part in the loss. Nothing depends on
+    `MILModel.epoch`, and no buffer changes.
+    """
 
 
 @dataclass(frozen=True)
@@ -182,33 +209,12 @@ class MILModel(nn.Module, ABC):
     def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
         """Standardise features, and encode them where the model has an encoder.
 
-        Features may be stored in half precision; from here on they are as the weights are, or
-        where `take` gave them as the dense layers want them.
+        Features may be stored in half precision. From here on they have the precision of the
+        weights, or that in which `Standardise.take` gave them.
         """
         if not self.standardise.is_done:
             features = self.standardise(features.to(self.standardise.mean.dtype))
         return self.encoder(features)
-
-    def take(
-        self,
-        matrix: Float[Tensor, "N D"],
-        starts: Int[Tensor, " B"],
-        segments: Segments,
-        precision: str,
-    ) -> Float[Tensor, "T D"]:
-        """Take the rows of some bags, standardised, for `standardise.done_before`.
-
-        Args:
-            matrix: Features of all bags.
-            starts: First row of each bag that is taken.
-            segments: How the rows that are taken divide into bags.
-            precision: Of the dense layers, which they are for.
-        """
-        own = self.standardise
-        # Half precision for dense layers alone; others may do with the features what they like.
-        is_half = precision == "bf16" and len(self.instance_networks) > 0
-        dtype = torch.bfloat16 if is_half else own.mean.dtype
-        return take_rows(matrix, starts, segments, own.mean, own.scale, own.limit, dtype)
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Prepare features and send them through a network of single instances.
@@ -226,36 +232,14 @@ class MILModel(nn.Module, ABC):
         return False
 
     @property
-    def instance_networks(self) -> tuple[nn.Module, ...]:
-        """Networks of single instances that are computed in half precision where that is asked.
-
-        Where there are any, the first of them is the only one to see the features.
-        """
-        return ()
-
-    @property
-    def is_recordable(self) -> bool:
-        """Whether a training step can be recorded once and replayed for other bags.
-
-        It can where features enter through `prepare` alone, where the step depends on how rows
-        divide into bags through `Segments.bounds` alone, and where bags that the loss is not told
-        of have no part in it. Nothing in it may depend on `epoch` or change a buffer.
-        """
+    def in_warmup(self) -> bool:
+        """Whether the loss still leaves out terms, because `epoch` is too small."""
         return False
 
     @property
-    def is_replayable(self) -> bool:
-        """Whether the passes of a bag can be recorded once and replayed for the same bag.
-
-        They can where nothing is asked of the device or sent to it, where nothing is remembered
-        but in buffers, and where what depends on `epoch` depends on `phase` alone.
-        """
-        return False
-
-    @property
-    def phase(self) -> int:
-        """Number of the part of the training, where the loss is another from some `epoch` on."""
-        return 0
+    def recordable(self) -> Recordable:
+        """The part of training that a GPU may record and replay; see `Recordable`."""
+        return Recordable.NOTHING
 
     @abstractmethod
     def forward(self, batch: BagBatch) -> ModelOutput:

@@ -75,7 +75,8 @@ class DGRMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_classes: Number of classes.
-        settings: How it is built.
+        recordable = Recordable.BAGS
+    settings: How it is built.
 
     Raises:
         SettingsError: The normal class is none of the classes.
@@ -109,14 +110,9 @@ class DGRMIL(MILModel):
         self.register_buffer("centres", torch.randn(2, dim))  # of normal and of other bags
 
     @property
-    def is_replayable(self) -> bool:
-        """A pass asks nothing of the device, and sends nothing there."""
-        return True
-
-    @property
-    def phase(self) -> int:
-        """Whether diversity and triplet terms count yet."""
-        return int(self.epoch >= self.settings.warmup_epochs)
+    def in_warmup(self) -> bool:
+        """Whether diversity and triplet terms do not count yet."""
+        return self.epoch < self.settings.warmup_epochs
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
@@ -153,7 +149,7 @@ class DGRMIL(MILModel):
         del num_bags
         settings = self.settings
         terms = {"cross_entropy": F.cross_entropy(output.logits.mean(1), labels)}
-        if self.phase > 0:
+        if not self.in_warmup:
             lesions = output.extras["lesions"]
             terms["diversity"] = settings.diversity_weight * diversity_penalty(lesions)
             # A copy: its gradient needs the centres as they are now.

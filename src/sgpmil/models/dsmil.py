@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float, Int
 
@@ -73,6 +73,7 @@ class DSMIL(MILModel):
         settings: How it is built.
     """
 
+    recordable = Recordable.STEPS
     settings: DSMILSettings
 
     def __init__(self, in_dim: int, num_classes: int, settings: DSMILSettings) -> None:
@@ -88,11 +89,6 @@ class DSMIL(MILModel):
         self.bag_classifier = nn.Linear(num_classes * width, num_classes)
         for part in (self.instance_classifier, self.query, self.value, self.bag_classifier):
             part.apply(_start_orthogonal)
-
-    @property
-    def is_recordable(self) -> bool:
-        """A step depends on nothing but the segments' bounds."""
-        return True
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.

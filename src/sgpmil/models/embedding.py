@@ -7,10 +7,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from sgpmil.bags.segments import Segments
 from sgpmil.gpu.relu_kernels import linear_relu
-from sgpmil.shapes import Float
+from sgpmil.gpu.row_kernels import take_rows
+from sgpmil.shapes import Float, Int
 
-__all__ = ["MAX_DEVIATIONS", "Standardise", "relu_layers"]
+__all__ = ["MAX_DEVIATIONS", "InstanceLinear", "Standardise", "relu_layers"]
 
 MAX_DEVIATIONS = 5.0
 """Where standardised features are cut off: rare activations of a slide from another scanner can
@@ -53,6 +55,24 @@ class Standardise(nn.Module):
         self.scale.copy_(scale)
         self.limit.fill_(MAX_DEVIATIONS)
 
+    @torch.no_grad()
+    def take(
+        self,
+        matrix: Float[Tensor, "N D"],
+        starts: Int[Tensor, " B"],
+        segments: Segments,
+        dtype: torch.dtype,
+    ) -> Float[Tensor, "T D"]:
+        """Gather the rows of some bags and standardise them, for use with `done_before`.
+
+        Args:
+            matrix: Features of all bags.
+            starts: First row of each bag that is taken.
+            segments: How the rows that are taken divide into bags.
+            dtype: Number format of the result; see `sgpmil.models.precision.features_dtype`.
+        """
+        return take_rows(matrix, starts, segments, self.mean, self.scale, self.limit, dtype)
+
     @contextmanager
     def done_before(self) -> Iterator[None]:
         """Take features as they are while the block runs: they were standardised when gathered."""
@@ -73,11 +93,20 @@ class Standardise(nn.Module):
         return found.div_(self.scale).clamp_(-self.limit, self.limit)
 
 
+class InstanceLinear(nn.Linear):
+    """A linear layer of single instances, which is used through its `forward` alone.
+
+    Where dense layers are computed in half precision, recorded steps keep its weights so too. A
+    model that has such layers gets its features in half precision then: they must be the only ones
+    to see the features.
+    """
+
+
 def relu_layers(dims: Sequence[int]) -> nn.Sequential:
     """Stack linear layers of the given widths, each followed by a ReLU."""
     layers: list[nn.Module] = []
     for width_in, width_out in itertools.pairwise(dims):
-        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+        layers += [InstanceLinear(width_in, width_out), nn.ReLU()]
     return _ReLULayers(*layers)
 
 

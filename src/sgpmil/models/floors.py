@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
-from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.dsmil import critical_instances
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
@@ -66,22 +66,13 @@ class _PlainPool(MILModel):
         settings: How it is built.
     """
 
+    recordable = Recordable.STEPS
     settings: PoolSettings
 
     def __init__(self, in_dim: int, num_classes: int, settings: PoolSettings) -> None:
         super().__init__(in_dim, num_classes, settings)
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
-
-    @property
-    def instance_networks(self) -> tuple[nn.Module, ...]:
-        """The embedding."""
-        return (self.mlp,)
-
-    @property
-    def is_recordable(self) -> bool:
-        """A step depends on nothing but the segments' bounds."""
-        return True
 
 
 class MeanPool(_PlainPool):

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.shapes import Float, Int
@@ -186,9 +186,9 @@ class KernelAttention(MILModel):
             part.apply(_start_xavier)
 
     @property
-    def is_replayable(self) -> bool:
-        """Unless the kernel needs blocks so small that there are thousands."""
-        return self.settings.kernel not in _ABSOLUTE
+    def recordable(self) -> Recordable:
+        """Passes of a bag, unless the kernel needs thousands of small blocks."""
+        return Recordable.NOTHING if self.settings.kernel in _ABSOLUTE else Recordable.BAGS
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

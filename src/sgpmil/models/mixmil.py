@@ -98,7 +98,8 @@ class MixMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_classes: Number of classes.
-        settings: How it is built.
+        recordable = Recordable.BAGS
+    settings: How it is built.
 
     Raises:
         SettingsError: A Bernoulli likelihood is asked for with more than two classes.
@@ -133,11 +134,6 @@ class MixMIL(MILModel):
         self.register_buffer("effect_mean", torch.zeros(rows, num_outputs))
         self.register_buffer("effect_std", torch.ones(rows, num_outputs))
         self.register_buffer("bags_seen", torch.zeros(num_classes))
-
-    @property
-    def is_replayable(self) -> bool:
-        """A pass asks nothing of the device, and sends nothing there."""
-        return True
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.

@@ -1,12 +1,14 @@
-"""In which arithmetic dense layers are computed."""
+"""The arithmetic of dense layers."""
 
 from contextlib import AbstractContextManager
 
 import torch
 
 from sgpmil.errors import SettingsError
+from sgpmil.models.contract import MILModel
+from sgpmil.models.embedding import InstanceLinear
 
-__all__ = ["PRECISIONS", "dense_arithmetic", "resolve_precision"]
+__all__ = ["PRECISIONS", "dense_arithmetic", "features_dtype", "resolve_precision"]
 
 PRECISIONS = ("auto", "32", "64", "bf16", "16")
 _HALF = {"bf16": torch.bfloat16, "16": torch.float16}
@@ -45,3 +47,17 @@ def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextMan
     """
     half = _HALF.get(precision)
     return torch.autocast(device.type, half, enabled=half is not None)
+
+
+def features_dtype(model: MILModel, precision: str) -> torch.dtype:
+    """Return the number format in which a model takes features from `Standardise.take`.
+
+    Half precision for `InstanceLinear` layers; other layers may do with the features what they
+    like.
+
+    Args:
+        model: The model.
+        precision: As `resolve_precision` gives it.
+    """
+    is_half = precision == "bf16" and any(isinstance(m, InstanceLinear) for m in model.modules())
+    return torch.bfloat16 if is_half else model.standardise.mean.dtype

@@ -23,8 +23,8 @@ from sgpmil.gp.rbf import ScaledRBF
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
 from sgpmil.gp.sparse import Posterior, SparseGP
 from sgpmil.gpu.side_stream import SideStream
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
-from sgpmil.models.embedding import relu_layers
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
+from sgpmil.models.embedding import InstanceLinear, relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
 from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
 from sgpmil.shapes import Float, Int
@@ -113,7 +113,7 @@ class SGPMIL(MILModel):
         super().__init__(in_dim, num_classes, settings)
         hidden_dim = settings.hidden_dims[-1]
         self.mlp = relu_layers((self.feature_dim, *settings.hidden_dims))
-        self.projection = nn.Linear(hidden_dim, settings.gp_dim)
+        self.projection = InstanceLinear(hidden_dim, settings.gp_dim)
         self.gp = SparseGP(
             build_kernel(settings.kernel),
             build_mean(
@@ -130,15 +130,12 @@ class SGPMIL(MILModel):
         self.classifier = nn.Linear(hidden_dim, num_classes)
 
     @property
-    def instance_networks(self) -> tuple[nn.Module, ...]:
-        """The embedding, and the projection to the inputs of the process."""
-        return self.mlp, self.projection
-
-    @property
-    def is_recordable(self) -> bool:
-        """Unless bags are sampled one by one, or libraries evaluate or factorise the kernel."""
-        own_kernel = ScaledRBF.of(self.gp.kernel) is not None
-        return self.settings.sampling != "full" and own_kernel and self.settings.num_inducing <= 128
+    def recordable(self) -> Recordable:
+        """Steps, unless bags are drawn one by one or other libraries compute the kernel."""
+        few = self.settings.num_inducing <= 128
+        own_kernel = few and ScaledRBF.of(self.gp.kernel) is not None
+        is_joint = self.settings.sampling == "full"
+        return Recordable.STEPS if own_kernel and not is_joint else Recordable.NOTHING
 
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Embed instances: $h_i$."""

@@ -58,7 +58,8 @@ class TransMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_classes: Number of classes.
-        settings: How it is built.
+        recordable = Recordable.BAGS
+    settings: How it is built.
     """
 
     settings: TransMILSettings
@@ -73,11 +74,6 @@ class TransMIL(MILModel):
         self.position = PositionEncoding(dim)
         self.norm = nn.LayerNorm(dim)
         self.classifier = nn.Linear(dim, num_classes)
-
-    @property
-    def is_replayable(self) -> bool:
-        """A pass asks nothing of the device, and sends nothing there."""
-        return True
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

@@ -9,23 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sgpmil.models.contract import MILModel
+from sgpmil.models.embedding import InstanceLinear
 
 __all__ = ["HalfWeights"]
 
 
 class HalfWeights:
-    """Copies of the parameters of a model's linear layers.
+    """Copies of the parameters of a model's linear layers of single instances.
 
     Args:
-        model: The model, of whose networks of single instances there are copies; None for none.
+        model: The model whose `InstanceLinear` layers are copied; None for none.
     """
 
     def __init__(self, model: MILModel | None) -> None:
-        networks = () if model is None else model.instance_networks
-        self._layers = [m for net in networks for m in net.modules() if isinstance(m, nn.Linear)]
+        modules = () if model is None else model.modules()
+        self._layers = [module for module in modules if isinstance(module, InstanceLinear)]
         self.by_parameter: dict[Tensor, Tensor] = {
             p: p.detach().bfloat16().requires_grad_(p.requires_grad)
             for layer in self._layers

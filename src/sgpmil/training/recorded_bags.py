@@ -18,6 +18,7 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.gpu.recorder import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
+from sgpmil.models.contract import Recordable
 from sgpmil.shapes import Float
 from sgpmil.training.steps import OptimiserSteps
 
@@ -44,7 +45,7 @@ def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | N
         return None
     if settings.bags_per_step > 1 or settings.precision not in ("auto", "32", "bf16"):
         return None
-    if not steps.model.is_replayable:
+    if steps.model.recordable is not Recordable.BAGS:
         return None
     return RecordedBags(steps, train, Recorder(source.matrix.device))
 
@@ -63,7 +64,7 @@ class RecordedBags:
         self.train = train
         self._recorder = recorder
         recorder.begin_anew()  # what others recorded before is not free yet
-        self._phase = steps.model.phase
+        self._in_warmup = steps.model.in_warmup
         self._sizes = train.num_instances
         self._recordings: dict[int, Recording] = {}
         self._parameters: dict[int, tuple[nn.Parameter, ...]] = {}  # that a bag gives gradients
@@ -86,8 +87,8 @@ class RecordedBags:
             groups: Positions of bags in the training set, one a group.
             on_step: Called before each pass; what it raises ends the epoch.
         """
-        if self.steps.model.phase != self._phase:
-            self._phase = self.steps.model.phase
+        if self.steps.model.in_warmup != self._in_warmup:
+            self._in_warmup = self.steps.model.in_warmup
             self._forget()
         losses = torch.empty(len(groups), device=self._recorder.device)
         every = self.steps.settings.accumulate_steps

@@ -22,7 +22,8 @@ from sgpmil.gpu.adam_kernels import AdamStep
 from sgpmil.gpu.recorder import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.gpu.triton_package import available
-from sgpmil.models.contract import MILModel
+from sgpmil.models.contract import MILModel, Recordable
+from sgpmil.models.precision import features_dtype
 from sgpmil.shapes import Float
 from sgpmil.training.half_weights import HalfWeights
 from sgpmil.training.settings import TrainingSettings
@@ -80,7 +81,7 @@ def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -
         isinstance(train.source, DeviceSource)
         and train.source.matrix.is_cuda
         and available()
-        and model.is_recordable
+        and model.recordable is Recordable.STEPS
         and settings.precision in ("auto", "32", "bf16")
         and settings.optimiser in ("adamw", "adam")
         and settings.accumulate_steps == 1
@@ -205,7 +206,8 @@ class RecordedSteps:
             [plan.num_bags + 2, plan.num_bags + 1, plan.num_bags]
         )
         segments = Segments(plan.offsets, bounds)
-        features = model.take(self.matrix, starts, segments, settings.precision)
+        dtype = features_dtype(model, settings.precision)
+        features = model.standardise.take(self.matrix, starts, segments, dtype)
         batch = BagBatch(
             features,
             plan.offsets,
