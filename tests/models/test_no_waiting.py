@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.models import list_models
-from sgpmil.models.registry import MODELS
+from sgpmil.models.registry import find_model
 
 from .small import random_bags, small_model
 
@@ -145,7 +145,7 @@ def variants():
         "kernel-attention": [{"kernel": "laplace"}, {"kernel": "dot"}],
     }
     for name in list_models():
-        presets = [{"preset": preset} for preset in MODELS[name].presets]
+        presets = [{"preset": preset} for preset in find_model(name).presets]
         for settings in ({}, *presets, *extra.get(name, [])):
             case = "-".join([name, *map(str, settings.values())])
             marks = [pytest.mark.xfail(reason=GPYTORCH)] if name == "agp" else []
