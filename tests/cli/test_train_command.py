@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 
@@ -62,7 +61,7 @@ def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
 
 
 def test_every_model_is_named_in_the_help():
-    words = re.split(r", | or ", MODEL_NAMES)
+    words = MODEL_NAMES.removesuffix(", or a plug-in's").split(", ")
     assert sorted(words) == list_models()
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from sgpmil.bags.bag import BagBatch
 from sgpmil.models import list_models
 from sgpmil.models.contract import Recordable
-from sgpmil.models.registry import MODELS
+from sgpmil.models.registry import find_model
 
 from .small import random_bags, small_model
 
@@ -146,7 +146,7 @@ def variants():
         "kernel-attention": [{"kernel": "laplace"}, {"kernel": "dot"}],
     }
     for name in list_models():
-        presets = [{"preset": preset} for preset in MODELS[name].presets]
+        presets = [{"preset": preset} for preset in find_model(name).presets]
         for settings in ({}, *presets, *extra.get(name, [])):
             case = "-".join([name, *map(str, settings.values())])
             marks = [pytest.mark.xfail(reason=GPYTORCH)] if name == "agp" else []

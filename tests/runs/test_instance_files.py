@@ -4,7 +4,6 @@ import pytest
 
 from sgpmil.errors import PredictionError
 from sgpmil.runs.instance_files import read_instance_scores, write_instance_scores
-
 from tests.evaluation.tables import random_scores
 
 

@@ -11,8 +11,8 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.runs.material import MissingMaterialWarning, read_material
-from sgpmil.slides.annotations import open_annotations
 from sgpmil.runs.run_folder import open_run
+from sgpmil.slides.annotations import open_annotations
 from tests.slides.extraction.drawn_files import HEIGHT, WIDTH, write_slide
 
 COORDS = np.array([(0, 0), (256, 0), (0, 256), (256, 256)])

@@ -8,7 +8,6 @@ from sgpmil.runs.prediction_files import (
     read_predictions,
     write_predictions,
 )
-
 from tests.evaluation.tables import random_table, table_of
 
 

@@ -8,7 +8,6 @@ from sgpmil.runs.prediction_folder import (
     read_prediction_folder,
     write_prediction_folder,
 )
-
 from tests.evaluation.tables import random_scores, random_table
 
 

@@ -6,12 +6,11 @@ import pytest
 
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError, SplitError
-from sgpmil.runs import prediction_folder
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.runs import prediction_folder
 from sgpmil.runs.run_folder import open_run, read_run
-
 from tests.training.conftest import files_under
 
 FOLDS = (Fold("0", ("a", "b"), (), ("c",)), Fold("1", ("a", "c"), ("d",), ("b",)))

@@ -7,10 +7,10 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, SplitError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
-from sgpmil.runs.prediction_folder import write_prediction_folder
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import evaluate
+from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
+from sgpmil.runs.prediction_folder import write_prediction_folder
 from sgpmil.runs.run_folder import open_run
 from sgpmil.runs.run_predictions import read_run_predictions, read_tested_folds
 

@@ -1,5 +1,6 @@
 import csv
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.models import registry
 from sgpmil.models.sgpmil import SGPMIL
-from sgpmil.training import defaults
 from sgpmil.training.fit import fit
 from sgpmil.training.lightning_module import LightningModel
 from sgpmil.training.settings import TrainingSettings
@@ -119,7 +120,8 @@ def own_training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingSetti
 
     def give(model: str = "sgpmil", **values: Any) -> TrainingSettings:
         settings = quick(**values)
-        monkeypatch.setitem(defaults._DEFAULTS, model, settings)
+        entry = replace(registry.find_model(model), training=asdict(settings))
+        monkeypatch.setitem(registry._ENTRIES, model, entry)
         return settings
 
     return give

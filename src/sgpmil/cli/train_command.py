@@ -22,14 +22,12 @@ from sgpmil.cli.options import (
     class_tuple,
 )
 from sgpmil.cli.output import console, print_summary
+from sgpmil.models.built_in import BUILT_IN
 
 __all__ = ["MODEL_NAMES", "init", "train"]
 
-MODEL_NAMES = (
-    "sgpmil, agp, abmil, clam-sb, clam-mb, dsmil, transmil, dgrmil, bayesmil, mixmil, "
-    "kernel-attention, mean-pool, max-pool or bag-size"
-)
-"""Every model, written down: asking the registry would load them all for each ``--help``."""
+MODEL_NAMES = f"{', '.join(BUILT_IN)}, or a plug-in's"
+"""The models of this package, by name."""
 
 
 def train(

@@ -1,7 +1,7 @@
-"""One file a model, one contract for all of them.
+"""Models that classify bags: one contract, one file a model.
 
 - `contract`: `MILModel`, `ModelOutput`, `Loss`
-- `registry`: `build_model`, `list_models`
+- `registry`: `register`, `build_model`, `list_models`; `built_in`: the names of this package's own
 - `checkpoint`: models on disk, as safetensors and JSON
 - `sgpmil` (and AGP), `abmil`, `clam`, `dsmil`, `transmil`, `dgrmil`, `bayesmil`, `mixmil`,
   `kernel_attention`, `floors`: the models
@@ -9,14 +9,39 @@
 - `embedding`, `encoder`, `pooling`, `likelihood`, `nystrom`, `attention_matrix`,
   `variational_dropout`, `patch_grid`, `mixed_effects`: the parts models share
 - `precision`: in which arithmetic dense layers are computed
-- `pooling_kernels`, `relu_kernels` and their `programs`: what a GPU computes in place of torch
 """
 
-from sgpmil.models.checkpoint import CheckpointInfo, load_model, save_model
-from sgpmil.models.contract import Loss, MILModel, ModelOutput
-from sgpmil.models.registry import build_model, list_models, resolve_settings
-from sgpmil.models.released import import_released, read_released_checkpoint
-from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
+
+if TYPE_CHECKING:
+    from sgpmil.models.checkpoint import CheckpointInfo, load_model, save_model
+    from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+    from sgpmil.models.registry import build_model, list_models, register, resolve_settings
+    from sgpmil.models.released import import_released, read_released_checkpoint
+    from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "CheckpointInfo": "checkpoint",
+            "Loss": "contract",
+            "MILModel": "contract",
+            "ModelOutput": "contract",
+            "ModelSettings": "contract",
+            "SGPMIL": "sgpmil",
+            "SGPMILSettings": "sgpmil",
+            "build_model": "registry",
+            "import_released": "released",
+            "list_models": "registry",
+            "load_model": "checkpoint",
+            "read_released_checkpoint": "released",
+            "register": "registry",
+            "resolve_settings": "registry",
+            "save_model": "checkpoint",
+        },
+    )
 
 __all__ = [
     "SGPMIL",
@@ -24,12 +49,14 @@ __all__ = [
     "Loss",
     "MILModel",
     "ModelOutput",
+    "ModelSettings",
     "SGPMILSettings",
     "build_model",
     "import_released",
     "list_models",
     "load_model",
     "read_released_checkpoint",
+    "register",
     "resolve_settings",
     "save_model",
 ]

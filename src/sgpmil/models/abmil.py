@@ -13,9 +13,10 @@ from sgpmil.chunks import by_chunks
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 
-__all__ = ["ABMIL", "ABMILSettings"]
+__all__ = ["ABMIL", "ABMIL_TRAINING", "ABMILSettings"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,18 @@ class ABMILSettings(ModelSettings):
         self.check_dropout("dropout")
 
 
+ABMIL_TRAINING = {
+    **ONE_BAG_A_STEP,
+    "epochs": 20,
+    "optimiser": "adam",
+    "learning_rate": 5e-4,
+    "weight_decay": 1e-4,
+    "schedule": "constant",
+}
+"""Training of Ilse, Tomczak, Welling, ICML 2018 (MNIST bags; the paper trains no slides)."""
+
+
+@register("abmil", presets={"released": {"standardise": False}}, training=ABMIL_TRAINING)
 class ABMIL(MILModel):
     """The model; see the module's text for what it computes.
 

@@ -32,10 +32,12 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import BagError
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.models.clam import CLAM_TRAINING
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.patch_grid import grid_cells, grid_pitch, smooth
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import register
 from sgpmil.models.variational_dropout import VariationalLinear
 from sgpmil.shapes import Float, Int
 
@@ -84,6 +86,16 @@ class BayesMILSettings(ModelSettings):
         self.check_dropout("dropout")
 
 
+@register(
+    "bayesmil",
+    presets={
+        "vis": {"spatial": False, "data_penalty": 0.0},
+        "enc": {"spatial": False},
+        "released": {"data_penalty": 1e-12, "standardise": False},
+    },
+    # Cui et al., ICLR 2023: CLAM's loop.
+    training={**CLAM_TRAINING, "weight_decay": 2e-5},
+)
 class BayesMIL(MILModel):
     """The model; see the module's text for what it computes.
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from sgpmil.bags.files import atomic_path, write_text
-from sgpmil.errors import CheckpointError
+from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models.contract import MILModel
-from sgpmil.models.registry import build_model
+from sgpmil.models.registry import ModelLike, build_model, find_model
 
 __all__ = ["CheckpointInfo", "load_model", "save_model"]
 
@@ -30,7 +30,7 @@ class CheckpointInfo:
     """What a checkpoint knows besides its weights.
 
     Args:
-        model: Name of the model in the registry.
+        model: Name of the model in the registry, or where its class is defined.
         in_dim: Number of features of an instance.
         class_names: Class names, in the order of the logits.
         settings: The model's settings.
@@ -60,7 +60,8 @@ def save_model(
     settings = asdict(model.settings)
     if "kernel" in settings and not isinstance(settings["kernel"], str):
         settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
-    info = CheckpointInfo(model.name, model.in_dim, class_names, settings, dict(details or {}))
+    name = model.name or find_model(model).name
+    info = CheckpointInfo(name, model.in_dim, class_names, settings, dict(details or {}))
     text = json.dumps({"format_version": FORMAT_VERSION, **asdict(info)}, indent=2)
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     try:
@@ -72,15 +73,20 @@ def save_model(
     return weights
 
 
-def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointInfo]:
+def load_model(
+    path: Path | str, *, model: ModelLike | None = None, **settings: Any
+) -> tuple[MILModel, CheckpointInfo]:
     """Read a model, in evaluation mode, on the CPU.
 
     Args:
         path: The ``.safetensors`` file, its ``.json``, or the folder of a fold.
+        model: The model's class, for one that is not registered; or a model, a copy of which gets
+            the weights. By default, the registered model of the checkpoint's name.
         settings: Settings to replace; a kernel of the user's own must be passed again here.
 
     Raises:
         CheckpointError: A file is missing, damaged, or does not fit the model.
+        SettingsError: A setting to replace does not exist or is impossible.
     """
     weights, description = _paths(path)
     try:
@@ -100,23 +106,35 @@ def load_model(path: Path | str, **settings: Any) -> tuple[MILModel, CheckpointI
             f"{description} has format version {version}, but this sgpmil reads up to "
             f"{FORMAT_VERSION}. Upgrade sgpmil."
         )
-    values = {**info.settings, **settings}
+    if model is None:
+        model = _registered(info.model, weights)
+    values = settings if isinstance(model, MILModel) else {**info.settings, **settings}
     if str(values.get("kernel", "")).startswith(_CUSTOM_KERNEL):
         raise CheckpointError(
             f"{weights} was trained with a kernel of your own ({values['kernel']}): "
             "pass it again, load_model(path, kernel=...)."
         )
-    model = build_model(info.model, in_dim=info.in_dim, num_classes=len(info.class_names), **values)
+    network = build_model(model, in_dim=info.in_dim, num_classes=len(info.class_names), **values)
     try:
         state = load_file(weights)
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
-        model.to(dtype).load_state_dict(state)
+        network.to(dtype).load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
         first = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise CheckpointError(
             f"Expected the weights of a {info.model} in {weights}, but could not load them: {first}"
         ) from error
-    return model.eval(), info
+    return network.eval(), info
+
+
+def _registered(name: str, weights: Path) -> str:
+    try:
+        return find_model(name).name
+    except SettingsError as error:
+        raise CheckpointError(
+            f"Expected a registered model in {weights}, but it is of '{name}'. Pass its class, "
+            "load_model(path, model=...), or install the plug-in that registers it."
+        ) from error
 
 
 def _paths(path: Path | str) -> tuple[Path, Path]:

@@ -30,9 +30,10 @@ from sgpmil.chunks import by_chunks
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["CLAM", "CLAMSettings", "extreme_instances", "smooth_top1_svm"]
+__all__ = ["CLAM", "CLAM_TRAINING", "CLAMSettings", "extreme_instances", "smooth_top1_svm"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,32 @@ class CLAMSettings(ModelSettings):
         self.check_choice("branches", ("single", "per_class"))
 
 
+CLAM_TRAINING = {
+    **ONE_BAG_A_STEP,
+    "epochs": 200,
+    "optimiser": "adam",
+    "learning_rate": 1e-4,
+    "weight_decay": 1e-5,
+    "schedule": "constant",
+    "select": "best",
+    "patience": 20,
+    "min_epochs": 50,
+    "validation": "optional",
+}
+"""Training of Lu et al., Nature Biomedical Engineering 2021."""
+
+
+@register(
+    "clam-mb",
+    settings={"branches": "per_class"},
+    presets={"released": {"instances_per_side": 32, "standardise": False}},
+    training=CLAM_TRAINING,
+)
+@register(
+    "clam-sb",
+    presets={"released": {"instances_per_side": 32, "standardise": False}},
+    training=CLAM_TRAINING,
+)
 class CLAM(MILModel):
     """The model; see the module's text for what it computes.
 

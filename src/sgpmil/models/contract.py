@@ -192,6 +192,9 @@ class MILModel(nn.Module, ABC):
     is_probabilistic: ClassVar[bool] = False
     """Whether the model gives more than one sample, and so a standard deviation."""
 
+    settings: ModelSettings
+    """How the model is built; a model narrows the annotation to the type of its own settings."""
+
     name: str = ""
     """The name under which the registry built the model."""
 

@@ -25,6 +25,7 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
 from sgpmil.models.pooling import pool
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
 __all__ = ["DGRMIL", "DGRMILSettings", "diversity_penalty", "triplet_penalty"]
@@ -69,6 +70,23 @@ class DGRMILSettings(NystromSettings):
             )
 
 
+@register(
+    "dgrmil",
+    presets={"released": {"standardise": False, "zero_padding": True, "warmup_epochs": 20}},
+    # Zhu et al., ECCV 2024.
+    training={
+        **ONE_BAG_A_STEP,
+        "epochs": 200,
+        "optimiser": "sgd",
+        "momentum": 0.9,
+        "learning_rate": 5e-4,
+        "weight_decay": 1e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 10,
+        "warmup_learning_rate": 0.0,
+        "min_learning_rate": 1e-5,
+    },
+)
 class DGRMIL(MILModel):
     """The model; see the module's text for what it computes.
 

@@ -31,6 +31,7 @@ from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
 __all__ = ["DSMIL", "DSMILSettings", "critical_instances"]
@@ -64,6 +65,24 @@ class DSMILSettings(ModelSettings):
             )
 
 
+@register(
+    "dsmil",
+    presets={"released": {"likelihood": "sigmoid", "standardise": False}},
+    # Li, Li, Eliceiri, CVPR 2021.
+    training={
+        **ONE_BAG_A_STEP,
+        "epochs": 50,
+        "optimiser": "adam",
+        "betas": (0.5, 0.9),
+        "learning_rate": 1e-4,
+        "weight_decay": 1e-3,
+        "schedule": "cosine",
+        "min_learning_rate": 5e-6,
+        "select": "best",
+        "patience": 10,
+        "validation": "optional",
+    },
+)
 class DSMIL(MILModel):
     """The model; see the module's text for what it computes.
 

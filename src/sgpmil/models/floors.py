@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
+from sgpmil.models.abmil import ABMIL_TRAINING
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.dsmil import critical_instances
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import register
 from sgpmil.shapes import Float
 
 __all__ = ["BagSize", "BagSizeSettings", "MaxPool", "MeanPool", "PoolSettings"]
@@ -75,6 +77,8 @@ class _PlainPool(MILModel):
         self.classifier = nn.Linear(settings.hidden_dim, num_classes)
 
 
+# Nothing is published for plain pooling; it is ABMIL with the attention fixed.
+@register("mean-pool", training=ABMIL_TRAINING)
 class MeanPool(_PlainPool):
     """Every instance counts alike: the floor of what attention is for."""
 
@@ -90,6 +94,7 @@ class MeanPool(_PlainPool):
         )
 
 
+@register("max-pool", training=ABMIL_TRAINING)
 class MaxPool(_PlainPool):
     """One instance a class decides: the floor of what a bag is for.
 
@@ -114,6 +119,19 @@ class MaxPool(_PlainPool):
         )
 
 
+@register(
+    "bag-size",
+    # A logistic regression on one number; nothing is published.
+    training={
+        "warmup_epochs": 0,
+        "epochs": 20,
+        "optimiser": "adam",
+        "learning_rate": 0.05,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "bags_per_step": 8,
+    },
+)
 class BagSize(MILModel):
     """The number of instances alone: the floor of what their features are for.
 

@@ -32,6 +32,7 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
 __all__ = ["KernelAttention", "KernelAttentionSettings", "KernelSelfAttention"]
@@ -154,6 +155,24 @@ class KernelSelfAttention(nn.Module):
             return -distance if self.kernel == "laplace" else distance - keys.abs().sum(1)
 
 
+@register(
+    "kernel-attention",
+    presets={"released": {"scale_start": "one", "standardise": False}},
+    # Rymarczyk et al., WACV 2021, who do not publish how training stops before its 200 epochs.
+    training={
+        **ONE_BAG_A_STEP,
+        "epochs": 200,
+        "optimiser": "adam",
+        "learning_rate": 1e-4,
+        "weight_decay": 5e-3,
+        "schedule": "step",
+        "decay": 0.1,
+        "decay_epochs": 60,
+        "select": "best",
+        "patience": 20,
+        "validation": "optional",
+    },
+)
 class KernelAttention(MILModel):
     """The model; see the module's text for what it computes.
 

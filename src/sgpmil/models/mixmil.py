@@ -34,6 +34,7 @@ from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.mean_model import fit_mean_model
 from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior
 from sgpmil.models.pooling import bag_softmax, pool
+from sgpmil.models.registry import register
 from sgpmil.shapes import Float, Int
 
 __all__ = ["MIN_BAGS", "MixMIL", "MixMILSettings"]
@@ -92,6 +93,21 @@ class _Mixture:
     scale: Float[Tensor, "R P"]
 
 
+@register(
+    "mixmil",
+    # Engelmann et al., AISTATS 2024: the mean over a step's bags needs many of them.
+    training={
+        "warmup_epochs": 0,
+        "epochs": 1000,
+        "optimiser": "adam",
+        "learning_rate": 1e-3,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "bags_per_step": 64,
+        "gradient_clip": 0.0,
+        "balanced_sampling": False,
+    },
+)
 class MixMIL(MILModel):
     """The model; see the module's text for what it computes.
 

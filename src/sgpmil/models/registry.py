@@ -1,24 +1,40 @@
-"""Every model by name, with its settings and presets."""
+"""Models by name, with their settings, presets and training.
 
+A model registers itself with `register` beside its class. The models of this package are imported
+when they are first used; those of other packages are found by the entry points ``sgpmil.models``.
+"""
+
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
+from typing import Any, TypeAlias, TypeVar
 
 from sgpmil.errors import SettingsError
-from sgpmil.models.abmil import ABMIL, ABMILSettings
-from sgpmil.models.bayesmil import BayesMIL, BayesMILSettings
-from sgpmil.models.clam import CLAM, CLAMSettings
+from sgpmil.models.built_in import BUILT_IN
 from sgpmil.models.contract import MILModel
-from sgpmil.models.dgrmil import DGRMIL, DGRMILSettings
-from sgpmil.models.dsmil import DSMIL, DSMILSettings
-from sgpmil.models.floors import BagSize, BagSizeSettings, MaxPool, MeanPool, PoolSettings
-from sgpmil.models.kernel_attention import KernelAttention, KernelAttentionSettings
-from sgpmil.models.mixmil import MixMIL, MixMILSettings
 from sgpmil.models.setting_values import checked_value, unknown_name
-from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
-from sgpmil.models.transmil import TransMIL, TransMILSettings
+from sgpmil.plugins import load_plugins
 
-__all__ = ["MODELS", "ModelEntry", "build_model", "list_models", "resolve_settings"]
+__all__ = [
+    "ONE_BAG_A_STEP",
+    "ModelEntry",
+    "ModelLike",
+    "build_model",
+    "find_model",
+    "list_models",
+    "register",
+    "resolve_settings",
+]
+
+ModelLike: TypeAlias = str | type[MILModel] | MILModel
+"""A name of `list_models`, the class of a model, or a model of which copies are trained."""
+
+ONE_BAG_A_STEP: Mapping[str, Any] = {"bags_per_step": 1, "warmup_epochs": 0}
+"""Training of every model in the SGPMIL paper's code, which most models here start from."""
+
+_Model = TypeVar("_Model", bound=type[MILModel])
 
 
 @dataclass(frozen=True)
@@ -26,159 +42,150 @@ class ModelEntry:
     """A model of the registry.
 
     Args:
+        name: Its name.
         build: Its class.
         default: The settings that are used unless others are given.
         presets: Other named settings.
+        training: Training settings of the model that differ from SGPMIL's.
     """
 
+    name: str
     build: Callable[[int, int, Any], MILModel]
     default: Any
-    presets: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Any]
+    training: Mapping[str, Any]
 
 
-_PAPER = SGPMILSettings(
-    mean_scale=1.0,
-    mean_bias=None,
-    activation="sigmoid",
-    sampling="independent",
-    likelihood="mean_log_prob",
-    inducing_start="uniform",
-    lengthscale_start="log2",
-    standardise=False,
-)
-_AGP = SGPMILSettings(
-    mean="constant",
-    mean_bias=0.0,
-    activation="softmax",
-    sampling="full",
-    likelihood="log_mean_prob",
-    jitter=1e-3,
-)
+_ENTRIES: dict[str, ModelEntry] = {}
 
-MODELS: dict[str, ModelEntry] = {
-    "sgpmil": ModelEntry(
-        SGPMIL,
-        SGPMILSettings(),
-        {
-            "paper": _PAPER,
-            "released": replace(_PAPER, sampling="shared", likelihood="mean_logits"),
-        },
-    ),
-    "agp": ModelEntry(
-        SGPMIL,
-        _AGP,
-        {
-            "released": replace(
-                _AGP,
-                likelihood="mean_logits",
-                inducing_start="uniform",
-                lengthscale_start="log2",
-                standardise=False,
+
+def register(
+    name: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> Callable[[_Model], _Model]:
+    """Register a class of models under a name. A class may have several names.
+
+    The type of the settings is that of the class's annotation ``settings: MySettings``.
+
+    Args:
+        name: The name.
+        settings: Settings of this name that differ from the defaults of the settings' type.
+        presets: Other settings by the name of a preset, as values that differ from `settings`.
+        training: Training settings that differ from SGPMIL's, such as ``{"epochs": 20}``.
+
+    Raises:
+        SettingsError: Another class has the name, or a setting does not exist.
+    """
+
+    def add(model: _Model) -> _Model:
+        taken = _ENTRIES.get(name)
+        owner = BUILT_IN.get(name, model.__module__) if taken is None else _path(taken.build)
+        # A class that is defined again, as in a notebook, replaces the one before.
+        if owner not in (model.__module__, _path(model)):
+            raise SettingsError(
+                f"Expected a new name for the model {_path(model)}, but '{name}' is registered "
+                f"for {owner}. Choose another name."
             )
-        },
-    ),
-    "transmil": ModelEntry(
-        TransMIL,
-        TransMILSettings(),
-        {"released": TransMILSettings(standardise=False, zero_padding=True, rollout="exact")},
-    ),
-    "dgrmil": ModelEntry(
-        DGRMIL,
-        DGRMILSettings(),
-        {"released": DGRMILSettings(standardise=False, zero_padding=True, warmup_epochs=20)},
-    ),
-    "abmil": ModelEntry(ABMIL, ABMILSettings(), {"released": ABMILSettings(standardise=False)}),
-    "clam-sb": ModelEntry(
-        CLAM,
-        CLAMSettings(),
-        {"released": CLAMSettings(instances_per_side=32, standardise=False)},
-    ),
-    "clam-mb": ModelEntry(
-        CLAM,
-        CLAMSettings(branches="per_class"),
-        {"released": CLAMSettings(branches="per_class", instances_per_side=32, standardise=False)},
-    ),
-    "dsmil": ModelEntry(
-        DSMIL,
-        DSMILSettings(),
-        {"released": DSMILSettings(likelihood="sigmoid", standardise=False)},
-    ),
-    "kernel-attention": ModelEntry(
-        KernelAttention,
-        KernelAttentionSettings(),
-        {"released": KernelAttentionSettings(scale_start="one", standardise=False)},
-    ),
-    "bayesmil": ModelEntry(
-        BayesMIL,
-        BayesMILSettings(),
-        {
-            "vis": BayesMILSettings(spatial=False, data_penalty=0.0),
-            "enc": BayesMILSettings(spatial=False),
-            "released": BayesMILSettings(data_penalty=1e-12, standardise=False),
-        },
-    ),
-    "mixmil": ModelEntry(MixMIL, MixMILSettings()),
-    "mean-pool": ModelEntry(MeanPool, PoolSettings()),
-    "max-pool": ModelEntry(MaxPool, PoolSettings()),
-    "bag-size": ModelEntry(BagSize, BagSizeSettings()),
-}
+        default = _changed(name, _default_settings(model), settings or {})
+        _ENTRIES[name] = ModelEntry(
+            name,
+            model,
+            default,
+            {key: _changed(name, default, values) for key, values in (presets or {}).items()},
+            dict(training or {}),
+        )
+        return model
+
+    return add
 
 
 def list_models() -> list[str]:
-    """Return the names of all models.
+    """Return the names of all models, those of plug-ins among them.
 
     Example:
         >>> "sgpmil" in list_models()
         True
     """
-    return sorted(MODELS)
+    load_plugins("sgpmil.models")
+    return sorted({*BUILT_IN, *_ENTRIES})
 
 
-def resolve_settings(name: str, settings: Mapping[str, Any]) -> Any:
+def find_model(model: ModelLike) -> ModelEntry:
+    """Return what is registered of a model.
+
+    A class or a model that is not registered has the defaults of its settings, no presets, and
+    SGPMIL's training; its name is where the class is defined.
+
+    Args:
+        model: A name, a class or a model.
+
+    Raises:
+        SettingsError: There is no model of that name, or its settings are not a dataclass.
+    """
+    if isinstance(model, MILModel):
+        known = find_model(model.name if model.name in _ENTRIES else type(model))
+        return replace(known, default=_checked_settings(type(model), model.settings), presets={})
+    if isinstance(model, type):
+        found = [entry for entry in _ENTRIES.values() if entry.build is model]
+        # Of several names, the one that changes no setting.
+        found.sort(key=lambda entry: entry.default != _default_settings(model))
+        return (
+            found[0] if found else ModelEntry(_path(model), model, _default_settings(model), {}, {})
+        )
+    if model not in _ENTRIES:
+        if model in BUILT_IN:
+            import_module(BUILT_IN[model])
+        else:
+            load_plugins("sgpmil.models")
+    if model not in _ENTRIES:
+        raise SettingsError(unknown_name("model", model, list_models()))
+    return _ENTRIES[model]
+
+
+def resolve_settings(model: ModelLike, settings: Mapping[str, Any]) -> Any:
     """Return a model's settings with some replaced.
 
     Args:
-        name: A name of `list_models`.
+        model: A name of `list_models`, a class, or a model.
         settings: Values by field, and optionally ``preset``, from which the others start.
 
     Raises:
-        SettingsError: The model, preset or a setting does not exist, or a value is impossible.
+        SettingsError: The model, preset or a setting does not exist, or a value is impossible, or
+            the model is built already and has other settings.
     """
-    if name not in MODELS:
-        raise SettingsError(unknown_name("model", name, list_models()))
-    entry = MODELS[name]
-    # JSON and YAML have no tuples.
-    values: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
-    }
+    entry = find_model(model)
+    if isinstance(model, MILModel) and settings:
+        raise SettingsError(
+            f"Expected no settings beside a model that is built already, but got "
+            f"{', '.join(settings)}. Pass its name or its class instead."
+        )
+    values = dict(settings)
     preset = values.pop("preset", None)
     start = entry.default
     if preset not in (None, "default"):
         if preset not in entry.presets:
             choices = ["default", *entry.presets]
-            raise SettingsError(unknown_name(f"preset of {name}", str(preset), choices))
+            raise SettingsError(unknown_name(f"preset of {entry.name}", str(preset), choices))
         start = entry.presets[preset]
-    known = {f.name: "None" in str(f.type) for f in fields(start)}
-    for key, value in values.items():
-        if key not in known:
-            raise SettingsError(unknown_name(f"setting of {name}", key, list(known)))
-        if key != "kernel" and (value is not None or not known[key]):  # a kernel may be an object
-            values[key] = checked_value(key, value, getattr(start, key))
-    return replace(start, **values)
+    return _changed(entry.name, start, values)
 
 
-def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) -> MILModel:
-    """Build a model by name.
+def build_model(name: ModelLike, *, in_dim: int, num_classes: int, **settings: Any) -> MILModel:
+    """Build a model.
 
     Args:
-        name: A name of `list_models`.
+        name: A name of `list_models`, or a class of models; of a model, a copy is made.
         in_dim: Number of features of an instance.
         num_classes: Number of classes.
         settings: Values of the model's settings that differ from its defaults; ``preset``
             names other defaults (``paper`` or ``released`` for SGPMIL).
 
     Raises:
-        SettingsError: The model or a setting does not exist, or a value is impossible.
+        SettingsError: The model or a setting does not exist, or a value is impossible; or a model
+            to be copied cannot be, or is for other features or classes.
 
     Example:
         >>> build_model("sgpmil", in_dim=1024, num_classes=2).num_parameters()
@@ -189,6 +196,59 @@ def build_model(name: str, *, in_dim: int, num_classes: int, **settings: Any) ->
         raise SettingsError(
             f"Expected in_dim >= 1 and num_classes >= 2, but got {in_dim} and {num_classes}."
         )
-    model = MODELS[name].build(in_dim, num_classes, resolved)
-    model.name = name
+    entry = find_model(name)
+    if isinstance(name, MILModel):
+        model = _copied(name, in_dim, num_classes)
+    else:
+        model = entry.build(in_dim, num_classes, resolved)
+    model.name = entry.name
     return model
+
+
+def _copied(model: MILModel, in_dim: int, num_classes: int) -> MILModel:
+    if (model.in_dim, model.num_classes) != (in_dim, num_classes):
+        raise SettingsError(
+            f"Expected a model for {in_dim} features and {num_classes} classes, but the "
+            f"{type(model).__name__} is for {model.in_dim} and {model.num_classes}. Build it for "
+            "these bags, or pass its class."
+        )
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        raise SettingsError(
+            f"Expected a model that can be copied, but the {type(model).__name__} cannot "
+            f"({error}). Pass its class instead."
+        ) from error
+
+
+def _default_settings(model: type[MILModel]) -> Any:
+    """Build the settings that a class's annotation ``settings`` names."""
+    # MILModel has the annotation, so that every class has or inherits one.
+    named = next(base for base in model.__mro__ if "settings" in inspect.get_annotations(base))
+    return _checked_settings(model, inspect.get_annotations(named, eval_str=True)["settings"]())
+
+
+def _checked_settings(model: type[MILModel], settings: Any) -> Any:
+    if not is_dataclass(settings):
+        raise SettingsError(
+            f"Expected the settings of {_path(model)} to be a dataclass, but got "
+            f"{type(settings).__name__}. Derive them from sgpmil.models.ModelSettings."
+        )
+    return settings
+
+
+def _changed(name: str, start: Any, given: Mapping[str, Any]) -> Any:
+    """Replace some values of settings, and refuse what does not fit."""
+    # JSON and YAML have no tuples.
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    known = {f.name: "None" in str(f.type) for f in fields(start)}
+    for key, value in values.items():
+        if key not in known:
+            raise SettingsError(unknown_name(f"setting of {name}", key, list(known)))
+        if key != "kernel" and (value is not None or not known[key]):  # a kernel may be an object
+            values[key] = checked_value(key, value, getattr(start, key))
+    return replace(start, **values)
+
+
+def _path(model: Any) -> str:
+    return f"{model.__module__}.{model.__qualname__}"

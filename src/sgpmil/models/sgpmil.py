@@ -27,6 +27,7 @@ from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, R
 from sgpmil.models.embedding import InstanceLinear, relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
 from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
 __all__ = ["SGPMIL", "SGPMILSettings"]
@@ -97,6 +98,54 @@ class SGPMILSettings(ModelSettings):
             raise SettingsError(f"Expected jitter > 0, but got {self.jitter}.")
 
 
+_PAPER = {
+    "mean_scale": 1.0,
+    "mean_bias": None,
+    "activation": "sigmoid",
+    "sampling": "independent",
+    "likelihood": "mean_log_prob",
+    "inducing_start": "uniform",
+    "lengthscale_start": "log2",
+    "standardise": False,
+}
+
+
+@register(
+    "agp",
+    settings={
+        "mean": "constant",
+        "mean_bias": 0.0,
+        "activation": "softmax",
+        "sampling": "full",
+        "likelihood": "log_mean_prob",
+        "jitter": 1e-3,
+    },
+    presets={
+        "released": {
+            "likelihood": "mean_logits",
+            "inducing_start": "uniform",
+            "lengthscale_start": "log2",
+            "standardise": False,
+        }
+    },
+    # The released configuration of the SGPMIL paper.
+    training={
+        **ONE_BAG_A_STEP,
+        "epochs": 20,
+        "optimiser": "adamw",
+        "learning_rate": 2e-4,
+        "weight_decay": 5e-5,
+        "schedule": "cosine",
+        "min_learning_rate": 1e-7,
+    },
+)
+@register(
+    "sgpmil",
+    presets={
+        "paper": _PAPER,
+        "released": {**_PAPER, "sampling": "shared", "likelihood": "mean_logits"},
+    },
+)
 class SGPMIL(MILModel):
     """The model; see the module's text for what it computes.
 

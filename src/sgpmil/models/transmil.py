@@ -28,6 +28,7 @@ from sgpmil.models.attention_matrix import AttentionMatrix
 from sgpmil.models.contract import MILModel, ModelOutput
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
+from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 
 __all__ = ["TransMIL", "TransMILSettings", "class_token_rollout"]
@@ -52,6 +53,23 @@ class TransMILSettings(NystromSettings):
         self.check_choice("rollout", ("nystrom", "exact"))
 
 
+@register(
+    "transmil",
+    presets={"released": {"standardise": False, "zero_padding": True, "rollout": "exact"}},
+    # Shao et al., NeurIPS 2021; in half precision, which is a matter of speed.
+    training={
+        **ONE_BAG_A_STEP,
+        "epochs": 200,
+        "optimiser": "lookahead-radam",
+        "learning_rate": 2e-4,
+        "weight_decay": 1e-5,
+        "schedule": "constant",
+        "accumulate_steps": 2,
+        "select": "best",
+        "patience": 10,
+        "validation": "optional",
+    },
+)
 class TransMIL(MILModel):
     """The model; see the module's text for what it computes.
 

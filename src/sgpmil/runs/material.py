@@ -14,11 +14,11 @@ from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.runs.run_folder import read_description
+from sgpmil.runs.run_predictions import read_tested_folds
 from sgpmil.runs.slide_picture import SlidePicture, outlines_of
 from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
-from sgpmil.runs.run_folder import read_description
-from sgpmil.runs.run_predictions import read_tested_folds
 
 __all__ = ["MaterialFold", "MissingMaterialWarning", "RunMaterial", "SlideSources", "read_material"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
-from sgpmil.runs.prediction_columns import BLANK, Columns, column_roles, labels_of, numbers_of
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
+from sgpmil.runs.prediction_columns import BLANK, Columns, column_roles, labels_of, numbers_of
 
 __all__ = [
     "PredictionTable",

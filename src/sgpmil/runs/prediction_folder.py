@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sgpmil.errors import PredictionError
-from sgpmil.runs.instance_files import read_instance_scores, write_instance_scores
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.runs.prediction_files import read_predictions, write_predictions
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.runs.instance_files import read_instance_scores, write_instance_scores
+from sgpmil.runs.prediction_files import read_predictions, write_predictions
 
 __all__ = ["is_prediction_folder", "read_prediction_folder", "write_prediction_folder"]
 

@@ -30,12 +30,12 @@ from sgpmil.bags.files import write_text
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError, SplitError
+from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.prediction_folder import (
     is_prediction_folder,
     read_prediction_folder,
     write_prediction_folder,
 )
-from sgpmil.evaluation.prediction_table import PredictionTable
 
 __all__ = ["VALIDATION", "RunFolder", "open_run", "read_description", "read_run"]
 

@@ -9,9 +9,9 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import FoldPredictions, check_own_test_slides
+from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.prediction_folder import is_prediction_folder, read_prediction_folder
-from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.run_folder import VALIDATION, RunFolder, read_run
 
 _FOLD_TABLE = re.compile(r"(?:fold|split)[_-]?(\d+)\.(?:csv|parquet)")

@@ -12,6 +12,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import ModelLike
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings
@@ -23,7 +24,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
     """Classify bags given as a list of arrays, with uncertainty.
 
     Args:
-        model: A name of `sgpmil.list_models`.
+        model: A name of `sgpmil.list_models`, a class of models, or a model, which is copied.
         epochs: Number of epochs; that of `training` where None, as the next four.
         learning_rate: Peak learning rate.
         bags_per_step: Bags of an optimiser step; where no learning rate is given, the model's
@@ -45,7 +46,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        model: str = "sgpmil",
+        model: ModelLike = "sgpmil",
         epochs: int | None = None,
         learning_rate: float | None = None,
         bags_per_step: int | None = None,

@@ -26,7 +26,7 @@ from sgpmil.evaluation.summary import (
 )
 from sgpmil.gpu.resident import fits_on_device, on_device
 from sgpmil.models.contract import MILModel
-from sgpmil.models.registry import resolve_settings
+from sgpmil.models.registry import ModelLike, find_model, resolve_settings
 from sgpmil.runs.run_folder import RunFolder, open_run
 from sgpmil.runs.run_lock import run_lock
 from sgpmil.training.defaults import resolve_training
@@ -67,7 +67,7 @@ def cross_validate(
     bags: BagDataset,
     splits: Sequence[Fold] | Path | str,
     *,
-    model: str = "sgpmil",
+    model: ModelLike = "sgpmil",
     model_settings: Mapping[str, Any] | None = None,
     training: TrainingSettings | Mapping[str, Any] | None = None,
     run: Path | str | None = None,
@@ -85,7 +85,8 @@ def cross_validate(
     Args:
         bags: Labelled bags.
         splits: Folds, or the file or folder they are read from.
-        model: A name of `sgpmil.list_models`.
+        model: A name of `sgpmil.list_models`, a class of models, or a model that has seen none of
+            the bags: a copy of it is trained on each fold.
         model_settings: Settings of the model that differ from its defaults.
         training: How to train; the model's own published training by default.
         run: Folder to write to; nothing is written without it.
@@ -128,9 +129,10 @@ def cross_validate(
             f"Expected folds among {', '.join(f.name for f in folds)}, but got "
             f"{', '.join(unknown) or 'none'}. Name folds of the splits."
         )
+    name = find_model(model).name
     # Bags that cannot be read are found before there is a run.
     description = {
-        "model": model,
+        "model": name,
         "model_settings": _plain(resolve_settings(model, model_settings or {})),
         "training": asdict(settings),
         "class_names": list(bags.class_names),
@@ -148,7 +150,7 @@ def cross_validate(
                 training=settings,
             )
             if network.uses_coordinates:
-                refuse_mixed_coordinates(model, bags)
+                refuse_mixed_coordinates(name, bags)
     device = compute_device(settings.device)
     if fits_on_device(bags, device):
         bags = on_device(bags, device)  # all folds share what is there
@@ -169,7 +171,7 @@ def cross_validate(
         def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
             fold = wanted[number]
             done = fold.name in done_before
-            with bars.fold(f"{model}, fold {fold.name} ({number + 1} of {len(wanted)})") as bar:
+            with bars.fold(f"{name}, fold {fold.name} ({number + 1} of {len(wanted)})") as bar:
                 predictions = (
                     folder.read(fold.name)
                     if done and folder is not None
@@ -197,7 +199,7 @@ def cross_validate(
 def _run_fold(
     bags: BagDataset,
     fold: Fold,
-    model: str,
+    model: ModelLike,
     model_settings: Mapping[str, Any] | None,
     settings: TrainingSettings,
     folder: RunFolder | None,

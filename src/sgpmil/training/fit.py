@@ -16,6 +16,7 @@ from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.checkpoint import load_model, save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.precision import resolve_precision
+from sgpmil.models.registry import ModelLike
 from sgpmil.training.batches import sequential_loader
 from sgpmil.training.callbacks import (
     LAST,
@@ -43,7 +44,7 @@ def fit(
     train: BagDataset,
     *,
     val: BagDataset | None = None,
-    model: str = "sgpmil",
+    model: ModelLike = "sgpmil",
     model_settings: Mapping[str, Any] | None = None,
     training: TrainingSettings | Mapping[str, Any] | None = None,
     folder: Path | str | None = None,
@@ -57,7 +58,8 @@ def fit(
     Args:
         train: Training bags, all labelled.
         val: Validation bags.
-        model: A name of `sgpmil.list_models`.
+        model: A name of `sgpmil.list_models`, a class of models, or a model, which stays as it is:
+            a copy of it is trained.
         model_settings: Settings of the model that differ from its defaults.
         training: How to train: values that replace those of the model's own published training,
             such as ``{"epochs": 3}``, or all of them as `TrainingSettings`.
@@ -137,7 +139,7 @@ def fit(
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
         finally:
             module.forget_recordings()
-        return _finish(network, best, data, place, _custom_kernel(model_settings))
+        return _finish(network, best, data, place)
 
 
 def _precision(settings: TrainingSettings, device: torch.device) -> Precision:
@@ -150,7 +152,6 @@ def _finish(
     best: KeepBestWeights | KeepCheckpoints,
     data: FoldData,
     folder: Path | None,
-    custom: Mapping[str, Any],
 ) -> MILModel:
     """Conclude the last model and the best, write both, and return the one that is kept."""
     keep_best = data.settings.select == "best"
@@ -160,7 +161,7 @@ def _finish(
     _conclude(network, data)
     _save(network, folder, "last", data)
     if folder is not None and (keep_best or best.best_epoch >= 0):
-        chosen, info = load_model(folder / "best.safetensors", **custom)
+        chosen, info = load_model(folder / "best.safetensors", model=network)
         chosen.epoch = int(info.details["epoch"])
         _conclude(chosen, data)
         _save(chosen, folder, "best", data)
@@ -187,11 +188,6 @@ def _save(network: MILModel, folder: Path | None, name: str, data: FoldData) -> 
             class_names=data.train.class_names,
             details={"seed": data.settings.seed, "epoch": network.epoch},
         )
-
-
-def _custom_kernel(model_settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    kernel = (model_settings or {}).get("kernel", "")
-    return {} if isinstance(kernel, str) else {"kernel": kernel}
 
 
 def _check_resumable(last: Path, module: LightningModel) -> None:

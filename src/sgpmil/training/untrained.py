@@ -9,7 +9,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import BagError, LabelError, TrainingError
 from sgpmil.evaluation.device import compute_device
 from sgpmil.models.contract import MILModel
-from sgpmil.models.registry import build_model
+from sgpmil.models.registry import ModelLike, build_model
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["refuse_mixed_coordinates", "untrained_model"]
@@ -19,7 +19,7 @@ def untrained_model(
     train: BagDataset,
     val: BagDataset | None,
     *,
-    model: str,
+    model: ModelLike,
     model_settings: Mapping[str, Any] | None,
     training: TrainingSettings,
 ) -> MILModel:
@@ -28,7 +28,7 @@ def untrained_model(
     Args:
         train: Training bags.
         val: Validation bags.
-        model: A name of `sgpmil.list_models`.
+        model: A name of `sgpmil.list_models`, a class of models, or a model to copy.
         model_settings: Settings of the model that differ from its defaults.
         training: How it is to be trained.
 
@@ -51,7 +51,7 @@ def untrained_model(
     )
     if network.uses_coordinates:
         for bags in (train, val):
-            refuse_mixed_coordinates(model, bags)
+            refuse_mixed_coordinates(network.name, bags)
     return network
 
 
