@@ -93,7 +93,7 @@ def test_settings():
         with pytest.raises(SettingsError, match=f"device.*'{device}'"):
             load_encoder(device=device)
     if not torch.cuda.is_available():
-        with pytest.raises(SettingsError, match="Expected a GPU for device 'gpu', but found 0"):
+        with pytest.raises(SettingsError, match="Expected a GPU for device 'gpu', but found none"):
             load_encoder(device="gpu")
     with pytest.raises(EncoderError, match="Expected the name of an encoder, but got 'nonsense'"):
         load_encoder("nonsense")

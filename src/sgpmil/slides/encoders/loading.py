@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from sgpmil.errors import EncoderError, SettingsError
+from sgpmil.processes import compute_device
 from sgpmil.slides.encoders.encoder import DTYPES, Encoder, NetworkEncoder, Precision
 from sgpmil.slides.encoders.model_files import MODEL_SUFFIXES, load_model_file
 from sgpmil.slides.encoders.network import Network
@@ -47,7 +48,7 @@ def load_encoder(
         MissingPartError: A package it needs is not installed.
         SettingsError: There is no such device or precision.
     """
-    target = _device(device)
+    target = compute_device(device, needs_float64=False)
     if precision is not None and precision not in DTYPES:
         raise SettingsError(f"Expected precision to be {', '.join(DTYPES)}, but got '{precision}'.")
     loaded = _load(name, weights, target)
@@ -104,21 +105,3 @@ def _probed_dim(encoder: NetworkEncoder) -> int:
             f"got {shape}. Pool its output, or wrap it in a class of your own."
         )
     return found.shape[1]
-
-
-def _device(name: str) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_gpu else "cpu")
-    try:
-        device = torch.device("cuda" if name == "gpu" else name)
-    except RuntimeError as error:
-        raise SettingsError(
-            f"Expected device to be auto, cpu, gpu or a device of torch, but got '{name}'."
-        ) from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(
-            f"Expected a GPU for device '{name}', but found {torch.cuda.device_count()}. Use "
-            "'auto' or 'cpu'."
-        )
-    return device
