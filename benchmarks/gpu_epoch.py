@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sgpmil.bags import Bag, BagDataset
 from sgpmil.bags.sources import MemorySource
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.workload import bag_sizes
 from sgpmil.gpu.resident import DeviceSource
@@ -44,7 +45,9 @@ def resident(count: int, seed: int) -> BagDataset:
     )
     source = DeviceSource(MemorySource(bags, ["random"] * count), matrix, bags)
     ids = tuple(bag.slide_id for bag in bags)
-    return BagDataset(source, ids, ids, tuple(i % 2 for i in range(count)), ("no", "yes"))
+    return BagDataset(
+        source, ids, ids, tuple(i % 2 for i in range(count)), ClassTarget(("no", "yes"))
+    )
 
 
 def steps_of(model_name: str, bags_per_step: int, precision: str, num_bags: int) -> OptimiserSteps:

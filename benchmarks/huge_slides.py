@@ -20,6 +20,7 @@ import torch
 
 from sgpmil.bags import Bag, BagBatch, PackedStore
 from sgpmil.bags.store_index import PackedSlide, StoreIndex
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import predict
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.models import build_model
@@ -41,7 +42,7 @@ def write_store(folder: Path, num_instances: int) -> None:
     features.flush()
     unknown = (None, None, None, False, False, "")
     slide = PackedSlide("slide", "slide", 1, num_instances, *unknown)
-    index = StoreIndex("float16", FEATURES, ("no", "yes"), (slide,))
+    index = StoreIndex("float16", FEATURES, ClassTarget(("no", "yes")), (slide,))
     (folder / "index.json").write_text(index.to_json())
 
 

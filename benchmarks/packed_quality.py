@@ -131,7 +131,7 @@ def mnist_deals(
         slide_ids=ids,
         case_ids=ids,
         labels=tuple(bag.label for bag in together),
-        class_names=bags.class_names,
+        target=bags.target,
     )
     return dataset, tuple(folds)
 

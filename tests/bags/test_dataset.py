@@ -7,6 +7,7 @@ import torch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.readers import find_bag_files
 from sgpmil.bags.sources import FolderSource, MemorySource
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, EmptyBagError, LabelError
 
 
@@ -117,7 +118,7 @@ def folder_dataset(tmp_path, features, write_trident):
     for name, count in (("a", 3), ("b", 2)):
         write_trident(tmp_path / f"{name}.h5", features(count, 4))
     source = FolderSource(find_bag_files(tmp_path))
-    return BagDataset(source, ("a", "b"), ("p", "q"), (1, 0), ("x", "y"))
+    return BagDataset(source, ("a", "b"), ("p", "q"), (1, 0), ClassTarget(("x", "y")))
 
 
 def test_in_memory_reads_once(folder_dataset, tmp_path):
@@ -141,7 +142,9 @@ def test_size_estimate(folder_dataset):
 def test_fingerprint_follows_files_labels_and_order(folder_dataset, tmp_path):
     first = folder_dataset.fingerprint()
     assert folder_dataset.fingerprint() == first
-    relabelled = BagDataset(folder_dataset.source, ("a", "b"), ("p", "q"), (0, 0), ("x", "y"))
+    relabelled = BagDataset(
+        folder_dataset.source, ("a", "b"), ("p", "q"), (0, 0), ClassTarget(("x", "y"))
+    )
     assert relabelled.fingerprint() != first
     assert folder_dataset.subset(["b", "a"]).fingerprint() != first
     os.utime(tmp_path / "a.h5", ns=(1, 1))
@@ -162,8 +165,8 @@ def test_names_that_would_leave_the_folder_are_refused(name):
 def test_labels_are_translated_by_class_name():
     features = [np.ones((1, 2))] * 3
     data = BagDataset.from_arrays(features, [0, 1, None], class_names=("tumor", "normal"))
-    other = data.with_classes(("normal", "stroma", "tumor"))
+    other = data.with_target(ClassTarget(("normal", "stroma", "tumor")))
     assert other.labels == (2, 0, None)
     assert other[0].label == 2
     with pytest.raises(LabelError, match="'tumor'"):
-        data.with_classes(("normal", "stroma"))
+        data.with_target(ClassTarget(("normal", "stroma")))

@@ -4,14 +4,25 @@ from dataclasses import replace
 import pytest
 
 from sgpmil.bags.store_index import LeftOutSlide, PackedSlide, StoreIndex
+from sgpmil.bags.target import ClassTarget
 
 SLIDE = PackedSlide("a", "p", 1, 7, 512, "uni", 20.0, True, False, "10-20")
-INDEX = StoreIndex("float16", 4, ("x", "y"), (SLIDE,), (LeftOutSlide("b", "1-2", "damaged"),))
+TARGET = ClassTarget(("x", "y"))
+INDEX = StoreIndex("float16", 4, TARGET, (SLIDE,), (LeftOutSlide("b", "1-2", "damaged"),))
 
 
 def test_round_trip():
     assert StoreIndex.from_json(INDEX.to_json()) == INDEX
     assert INDEX.num_rows == 7
+
+
+def test_an_index_of_the_first_version_still_opens():
+    content = json.loads(INDEX.to_json())
+    del content["target"]
+    assert (
+        StoreIndex.from_json(json.dumps(content | {"version": 1, "class_names": ["x", "y"]}))
+        == INDEX
+    )
 
 
 def test_header():
@@ -29,7 +40,7 @@ def _changed(**changes):
         ("{", "Expecting"),
         ("[]", "not the index"),
         (_changed(kind="other"), "not the index"),
-        (_changed(version=2), "version 2"),
+        (_changed(version=3), "version 3"),
         (_changed(slides=[]), "0 slides"),
         (_changed(slides=[{"slide_id": "a"}]), "missing"),
         (_changed(slides=None), "wrong"),

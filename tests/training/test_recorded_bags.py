@@ -8,6 +8,7 @@ import torch
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
+from sgpmil.bags.target import ClassTarget
 from sgpmil.gpu.recorder import Recorder, Recording
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.contract import Recordable
@@ -56,7 +57,9 @@ def bags():
     ]
     ids = tuple(bag.slide_id for bag in found)
     source = MemorySource(tuple(found), ["random"] * len(ids))
-    return BagDataset(source, ids, ids, tuple(bag.label for bag in found), ("no", "yes"))
+    return BagDataset(
+        source, ids, ids, tuple(bag.label for bag in found), ClassTarget(("no", "yes"))
+    )
 
 
 def small(name, **settings):

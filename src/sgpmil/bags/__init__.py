@@ -18,7 +18,6 @@ from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from sgpmil.bags.bag import NO_LABEL, Bag, BagBatch
-    from sgpmil.bags.classes import class_order
     from sgpmil.bags.dataset import BagDataset
     from sgpmil.bags.inspection import (
         ClassCount,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         make_monte_carlo,
     )
     from sgpmil.bags.store import PackedStore, is_store
+    from sgpmil.bags.target import ClassTarget, Target, class_order, read_target
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -64,6 +64,7 @@ else:
             "BagHeader": "readers",
             "BagSource": "sources",
             "ClassCount": "inspection",
+            "ClassTarget": "target",
             "EmptySlideWarning": "reading",
             "Fold": "splits",
             "FolderSource": "sources",
@@ -78,9 +79,10 @@ else:
             "PlaceholderCaseWarning": "splits",
             "SharedCaseWarning": "splits",
             "SkippedSlideWarning": "reading",
+            "Target": "target",
             "UnreadableSlide": "inspection",
             "check_folds": "splits",
-            "class_order": "classes",
+            "class_order": "target",
             "detect_format": "readers",
             "find_bag_files": "readers",
             "inspect_folder": "inspection",
@@ -94,6 +96,7 @@ else:
             "read_labels": "labels",
             "read_packed_npz": "packed_npz",
             "read_splits": "split_files",
+            "read_target": "target",
             "write_splits": "split_files",
         },
     )
@@ -108,6 +111,7 @@ __all__ = [
     "BagHeader",
     "BagSource",
     "ClassCount",
+    "ClassTarget",
     "EmptySlideWarning",
     "Fold",
     "FolderSource",
@@ -121,6 +125,7 @@ __all__ = [
     "PlaceholderCaseWarning",
     "SharedCaseWarning",
     "SkippedSlideWarning",
+    "Target",
     "UnreadableSlide",
     "check_folds",
     "class_order",
@@ -137,5 +142,6 @@ __all__ = [
     "read_labels",
     "read_packed_npz",
     "read_splits",
+    "read_target",
     "write_splits",
 ]

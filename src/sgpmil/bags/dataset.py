@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.classes import class_indices
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.readers.raw import as_coords, as_features, as_instance_labels
 from sgpmil.bags.sources import BagSource, MemorySource
 from sgpmil.bags.tables import listed
+from sgpmil.bags.target import ClassTarget, Label, Target, encode_classes
 from sgpmil.errors import BagError, LabelError
 
 __all__ = ["BagDataset", "refuse_mixed_dims"]
@@ -30,8 +30,8 @@ class BagDataset:
         source: Where the bags come from.
         slide_ids: Slides of the data set, in order.
         case_ids: Patient of each slide.
-        labels: Class index of each slide; None where unknown.
-        class_names: Name of each class index.
+        labels: Label of each slide; None where unknown.
+        target: What the labels are; a target without names where they are unknown.
 
     Raises:
         BagError: There are no slides, a slide is named twice, or a name cannot be a file's.
@@ -45,8 +45,8 @@ class BagDataset:
     source: BagSource
     slide_ids: tuple[str, ...]
     case_ids: tuple[str, ...]
-    labels: tuple[int | None, ...]
-    class_names: tuple[str, ...] = ()
+    labels: tuple[Label | None, ...]
+    target: Target = field(default_factory=ClassTarget)
 
     def __post_init__(self) -> None:
         if not self.slide_ids:
@@ -105,7 +105,7 @@ class BagDataset:
         for name, column in columns.items():
             if column is not None and len(column) != count:
                 raise BagError(f"Expected {count} {name}, one for each bag, but got {len(column)}.")
-        indices, names = class_indices([None] * count if labels is None else labels, class_names)
+        indices, target = encode_classes([None] * count if labels is None else labels, class_names)
         bags = [
             _memory_bag(
                 array,
@@ -115,14 +115,19 @@ class BagDataset:
             ).labelled(indices[i], cases[i])
             for i, array in enumerate(features)
         ]
-        dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, names)
+        dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, target)
         refuse_mixed_dims(dataset.source, dataset.slide_ids)
         return dataset
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class; none where labels are unknown."""
+        return self.target.names
+
+    @property
     def num_classes(self) -> int:
         """Number of classes; 0 where labels are unknown."""
-        return len(self.class_names)
+        return self.target.num_outputs
 
     @property
     def feature_dim(self) -> int:
@@ -174,22 +179,26 @@ class BagDataset:
             labels=tuple(self.labels[i] for i in rows),
         )
 
-    def with_classes(self, class_names: Sequence[str]) -> "BagDataset":
-        """Return the same data set with its labels as indices of other class names.
+    def with_target(self, target: Target) -> "BagDataset":
+        """Return the same data set with its labels in terms of another target.
 
         Raises:
-            LabelError: A label is not among them.
+            LabelError: A label is none of the target's.
         """
-        names = tuple(class_names)
-        used = {self.class_names[label] for label in self.labels if label is not None}
-        unknown = sorted(used - set(names))
+        translated: dict[Label | None, Label | None] = {None: None}
+        unknown = []
+        for label in sorted({label for label in self.labels if label is not None}):
+            try:
+                translated[label] = target.encode(self.target.decode(label))
+            except LabelError:
+                unknown.append(self.target.decode(label))
         if unknown:
             raise LabelError(
-                f"Expected labels among the classes {', '.join(names)}, but got "
-                f"{listed(unknown)}. Correct them, or use a model of these classes."
+                f"Expected labels among {target}, but got {listed(unknown)}. Correct them, or use "
+                "a model of these labels."
             )
-        labels = (None if i is None else names.index(self.class_names[i]) for i in self.labels)
-        return replace(self, labels=tuple(labels), class_names=names)
+        labels = tuple(translated[label] for label in self.labels)
+        return replace(self, labels=labels, target=target)
 
     def in_memory(self, on_bag: Callable[[str], None] | None = None) -> "BagDataset":
         """Read every bag once and keep it.
@@ -222,7 +231,7 @@ class BagDataset:
 
         The content of a file is taken as unchanged while its size and time of change are.
         """
-        digest = hashlib.sha256(repr(self.class_names).encode())
+        digest = hashlib.sha256(repr(self.target.names).encode())
         for row in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
             header = self.source.header(row[0])
             shape = (header.num_instances, header.feature_dim)
@@ -235,7 +244,7 @@ class BagDataset:
         return LabelTable(
             slide_ids=tuple(self.slide_ids[i] for i in known),
             case_ids=tuple(self.case_ids[i] for i in known),
-            labels=tuple(self.class_names[self.labels[i] or 0] for i in known),
+            labels=tuple(self.target.decode(self.labels[i] or 0) for i in known),
         )
 
     def _positions(self, slide_ids: Sequence[str]) -> list[int]:

@@ -12,12 +12,12 @@ from statistics import median
 
 import torch
 
-from sgpmil.bags.classes import class_order
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
 from sgpmil.bags.readers import BagFile, BagHeader, find_bag_files, peek_bag, read_raw
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore, is_store
+from sgpmil.bags.target import class_order
 from sgpmil.errors import BagError
 
 __all__ = ["ClassCount", "Inspection", "InstanceCounts", "UnreadableSlide", "inspect_folder"]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sgpmil.bags.classes import class_order
 from sgpmil.bags.label_columns import CASE_COLUMNS, SLIDE_COLUMNS, find_column, find_label_column
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.errors import LabelError
 
-__all__ = ["LabelRow", "LabelTable", "class_order", "clean_slide_id", "read_labels"]
+__all__ = ["LabelRow", "LabelTable", "clean_slide_id", "read_labels"]
 
 # Only these are cut off: what else follows a dot is part of a name (TCGA's are full of dots).
 _SUFFIXES = frozenset(

@@ -127,9 +127,7 @@ def _write(
             f"Expected at least one usable bag, but got none of {len(headers)}. "
             f"The first: {left_out[0].reason}"
         )
-    return StoreIndex(
-        chosen, dataset.feature_dim, dataset.class_names, tuple(slides), tuple(left_out)
-    )
+    return StoreIndex(chosen, dataset.feature_dim, dataset.target, tuple(slides), tuple(left_out))
 
 
 def _arrays(bag: Bag, dtype: str) -> dict[str, NDArray[Any]]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from sgpmil.bags.classes import class_order
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
@@ -14,6 +13,7 @@ from sgpmil.bags.readers import BagFile, find_bag_files
 from sgpmil.bags.sources import FolderSource
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.tables import listed
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, LabelError
 
 __all__ = ["EmptySlideWarning", "SkippedSlideWarning", "read_bags"]
@@ -237,10 +237,10 @@ def _with_labels(
     dataset: BagDataset, table: LabelTable, classes: tuple[str, ...] | list[str] | None
 ) -> BagDataset:
     rows = [table.row(slide_id) for slide_id in dataset.slide_ids]
-    names = class_order([row.label for row in rows], classes)
+    target = ClassTarget.of([row.label for row in rows], classes)
     return replace(
         dataset,
         case_ids=tuple(row.case_id for row in rows),
-        labels=tuple(names.index(row.label) for row in rows),
-        class_names=names,
+        labels=tuple(target.encode(row.label) for row in rows),
+        target=target,
     )

@@ -131,7 +131,7 @@ class PackedStore:
             slide_ids=self.slide_ids,
             case_ids=tuple(slide.case_id for slide in slides),
             labels=tuple(slide.label for slide in slides),
-            class_names=self.index.class_names,
+            target=self.index.target,
         )
 
     def matches(self, dataset: BagDataset) -> bool:

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sgpmil.bags.readers import BagHeader
+from sgpmil.bags.target import Target, read_target
 
 __all__ = ["LeftOutSlide", "PackedSlide", "StoreIndex"]
 
 _KIND = "sgpmil-packed-bags"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,14 @@ class StoreIndex:
     Args:
         dtype: Data type of the features: "float16" or "float32".
         feature_dim: Number of features of an instance.
-        class_names: Name of each class index.
+        target: What the labels are.
         slides: Slides in the order of their rows.
         left_out: Slides that could not be used.
     """
 
     dtype: str
     feature_dim: int
-    class_names: tuple[str, ...]
+    target: Target
     slides: tuple[PackedSlide, ...]
     left_out: tuple[LeftOutSlide, ...] = ()
 
@@ -88,7 +89,8 @@ class StoreIndex:
 
     def to_json(self) -> str:
         """Write the index as JSON."""
-        return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
+        content = {"kind": _KIND, "version": _VERSION, **asdict(self)}
+        return json.dumps(content | {"target": self.target.to_json()}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> "StoreIndex":
@@ -100,13 +102,13 @@ class StoreIndex:
         content = json.loads(text)
         if not isinstance(content, dict) or content.get("kind") != _KIND:
             raise ValueError("not the index of a packed store")
-        if content.get("version") != _VERSION:
+        if content.get("version") not in range(1, _VERSION + 1):
             raise ValueError(f"version {content.get('version')} instead of {_VERSION}")
         try:
             index = StoreIndex(
                 dtype=str(content["dtype"]),
                 feature_dim=int(content["feature_dim"]),
-                class_names=tuple(str(name) for name in content["class_names"]),
+                target=read_target(content),
                 slides=tuple(_slide(entry) for entry in content["slides"]),
                 left_out=tuple(LeftOutSlide(**entry) for entry in content["left_out"]),
             )

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.cli.decision_options import (
     Calibration,
     Conformal,
@@ -101,7 +102,7 @@ def predict(
         slide_table=slide_table,
         on_mismatch="skip" if skip_missing else "error",
         on_bad="skip" if skip_bad else "error",
-    ).with_classes(info.class_names)
+    ).with_target(ClassTarget(info.class_names))
     if bags.feature_dim != network.in_dim:
         raise PredictionError(
             f"Expected bags of {network.in_dim} features, as the model was trained on, but those "

@@ -9,6 +9,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
@@ -57,7 +58,7 @@ def predict(
         LabelError: A label of the data set is not among the class names.
     """
     if isinstance(bags, BagDataset) and class_names is not None:
-        bags = bags.with_classes(class_names)
+        bags = bags.with_target(ClassTarget(class_names))
     own_names = bags.class_names if isinstance(bags, BagDataset) else ()
     names = class_names or own_names or tuple(str(c) for c in range(model.num_classes))
     found = iter_predictions(

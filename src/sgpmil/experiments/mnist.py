@@ -23,6 +23,7 @@ from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError
 from sgpmil.experiments.idx_files import read_idx_images, read_idx_labels
 from sgpmil.models.encoder import DIGIT_SIDE
@@ -95,7 +96,7 @@ def mnist_bags(
         slide_ids=ids,
         case_ids=ids,
         labels=tuple(bag.label for bag in together),
-        class_names=(f"no {digit}", f"has a {digit}"),
+        target=ClassTarget((f"no {digit}", f"has a {digit}")),
     )
     parts = {part: tuple(bag.slide_id for bag in found) for part, found in bags.items()}
     return dataset, (Fold("0", **parts),)
