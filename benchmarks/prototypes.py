@@ -11,12 +11,13 @@ is a folder of GeoJSON with every tissue class, such as a phantom's ``regions``.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
-from sklearn.metrics import adjusted_mutual_info_score
+from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
 from sgpmil.bags import BagDataset, read_bags, read_splits
@@ -24,12 +25,12 @@ from sgpmil.explanation.prototypes import (
     MEASURES,
     explain_prototypes,
     mean_inputs,
-    normalised_mutual_information,
-    tissue_classes,
 )
 from sgpmil.explanation.prototypes.similarity import input_chunks, model_with_prototypes
 from sgpmil.models import SGPMIL, load_model
 from sgpmil.slides.annotations import read_geojson
+from sgpmil.slides.annotations.patch_labels import patch_coverage
+from sgpmil.slides.annotations.regions import Annotations, Region
 
 TISSUES = ("Stroma", "Gland", "Lymphocytes", "Fat", "Tumor", "Fold", "Pen")
 """Tissue classes; those that lie over others last."""
@@ -77,13 +78,13 @@ def _measure_fold(
 ) -> None:
     def add(name: str, clusters: np.ndarray) -> None:
         known = classes >= 0
-        is_positive = np.where(known, classes == positive, -1)
+        tissues, found = classes[known], clusters[known]
         rows.setdefault(name, []).append(
             (
                 len(np.unique(clusters)),
-                normalised_mutual_information(clusters, classes),
-                adjusted_mutual_info_score(classes[known], clusters[known]),
-                normalised_mutual_information(clusters, is_positive),
+                normalized_mutual_info_score(tissues, found),
+                adjusted_mutual_info_score(tissues, found),
+                normalized_mutual_info_score(tissues == positive, found),
             )
         )
 
@@ -113,8 +114,27 @@ def _classes(bags: BagDataset, regions: Path, names: list[str]) -> np.ndarray:
     found = []
     for bag in bags:
         drawn = read_geojson(regions / f"{bag.slide_id}.geojson")
-        found.append(tissue_classes(bag.coords.numpy(), bag.patch_size, drawn, names))
+        found.append(_tissue_classes(bag.coords.numpy(), bag.patch_size, drawn, names))
     return np.concatenate(found)
+
+
+def _tissue_classes(
+    coords: np.ndarray, patch_size: int, drawn: Sequence[Region], names: list[str]
+) -> np.ndarray:
+    """Give each patch the class that covers most of it; -1 where none covers any.
+
+    Of classes that cover the same share, the last is taken.
+    """
+    best = np.zeros(len(coords))
+    classes = np.full(len(coords), -1, dtype=np.int64)
+    for number, name in enumerate(names):
+        own = tuple(region for region in drawn if region.name == name)
+        coverage = patch_coverage(coords, patch_size, Annotations(own))
+        # Areas are exact only up to rounding.
+        better = (coverage > 0) & (coverage >= best - 1e-9)
+        classes[better] = number
+        best = np.maximum(best, coverage)
+    return classes
 
 
 def _features(bags: BagDataset) -> np.ndarray:

@@ -1,5 +1,7 @@
 import math
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,19 @@ import torch
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
-from sgpmil.explanation.prototypes import NEUTRAL, Nuclei, attention_parts, explain_prototypes
+from sgpmil.explanation.prototypes import (
+    NEUTRAL,
+    PALETTE,
+    Nuclei,
+    attention_parts,
+    explain_prototypes,
+    prototype_colours,
+    read_prototypes,
+    write_prototype_table,
+    write_prototypes,
+)
+from sgpmil.explanation.prototypes.explanation import ExamplePatches
+from sgpmil.explanation.prototypes.similarity import SlidePrototypes
 from tests.explanation.prototypes.explained import attention_scores, labelled_bags, spread_model
 
 
@@ -167,10 +181,7 @@ def test_colours_follow_the_rank_of_use(model):
     explanation = explain_prototypes(model, labelled_bags())
     first = explanation.used[0]
     assert explanation.colour_of(first.index) == "#88CCEE"
-    assert explanation.summary(first.index) is first
     assert explanation.colour_of(99) == NEUTRAL
-    with pytest.raises(ExplanationError, match="from 0 to 8, but got 99"):
-        explanation.summary(99)
 
 
 def test_nuclei_are_summed_over_the_patches_of_a_prototype(model):
@@ -222,3 +233,201 @@ def test_what_does_not_fit_is_refused(model):
     for message, arguments in cases:
         with pytest.raises(ExplanationError, match=message):
             explain_prototypes(model, **arguments)
+
+
+# How the three kinds of colour-blind see linear RGB (Machado, Oliveira and Fernandes, 2009).
+EYES = {
+    "normal": np.eye(3),
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+WHITE = np.array([0.95047, 1.0, 1.08883])
+
+
+def lab(colour: str, eye) -> np.ndarray:
+    code = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)
+    seen = TO_XYZ @ np.clip(np.asarray(eye) @ linear, 0, 1) / WHITE
+    f = np.where(seen > 216 / 24389, np.cbrt(seen), (24389 / 27 * seen + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_every_two_colours_differ_for_every_eye():
+    for eye in EYES.values():
+        for one, other in combinations([*PALETTE, NEUTRAL, "#FFFFFF"], 2):
+            assert np.linalg.norm(lab(one, eye) - lab(other, eye)) > 20
+
+
+def test_the_rest_is_grey():
+    colours = prototype_colours(list(range(20, 0, -1)))
+    assert [colours[n] for n in range(20, 10, -1)] == list(PALETTE)
+    assert {colours[n] for n in range(10, 0, -1)} == {NEUTRAL}
+
+
+@pytest.fixture(scope="module")
+def explanation():
+    import numpy as np
+
+    bags = labelled_bags()
+    rng = np.random.default_rng(0)
+    nuclei = Nuclei(rng.uniform(0, 40, (50, 2)), rng.integers(0, 2, 50), ("Dead", "Connective"))
+    return explain_prototypes(
+        spread_model(), bags, scores=attention_scores(bags), nuclei=lambda _: nuclei
+    )
+
+
+def test_pandas_reads_what_was_found(explanation, tmp_path):
+    write_prototype_table(tmp_path / "a" / "prototypes.csv", explanation)
+    table = pd.read_csv(tmp_path / "a" / "prototypes.csv")
+    assert table["prototype"].tolist() == [p.index for p in explanation.prototypes]
+    assert table["rank"].tolist() == list(range(1, 10))
+    assert table["colour"].tolist() == [
+        explanation.colour_of(p.index) for p in explanation.prototypes
+    ]
+    for row, summary in zip(table.itertuples(), explanation.prototypes, strict=True):
+        assert row.patches == summary.num_patches
+        assert row.cancer_share == pytest.approx(summary.cancer_share(), abs=1e-5, nan_ok=True)
+        assert row.logit_at_prototype == pytest.approx(summary.logit_at, rel=1e-5)
+        assert row.relative_attention == pytest.approx(
+            summary.relative_attention, rel=1e-5, nan_ok=True
+        )
+        assert (row.nuclei_Dead, row.nuclei_Connective) == summary.nuclei
+    best = explanation.used[0].examples[0]
+    assert table["examples"][0].split()[0] == f"{best.slide_id}:{best.instance}"
+
+
+def test_shares_of_few_labels_are_left_empty(explanation, tmp_path):
+    write_prototype_table(tmp_path / "p.csv", explanation, fewest_labelled=10**6)
+    assert pd.read_csv(tmp_path / "p.csv")["cancer_share"].isna().all()
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(explanation, tmp_path):
+    (tmp_path / "p.csv").mkdir()
+    with pytest.raises(OSError, match=r"p\.csv"):
+        write_prototype_table(tmp_path / "p.csv", explanation)
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+
+
+def random_slides(num_slides, num_patches, num_prototypes, *, seed=0, ties=False):
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for number in range(num_slides):
+        similarity = rng.uniform(size=num_patches)
+        if ties:
+            similarity = similarity.round(1)
+        bag = Bag(
+            torch.ones(num_patches, 1),
+            f"s{number}",
+            coords=torch.from_numpy(rng.integers(0, 999, (num_patches, 2))),
+            patch_size=7,
+        )
+        assigned = rng.integers(0, num_prototypes, num_patches).astype(np.int32)
+        pairs.append((bag, SlidePrototypes(bag.slide_id, assigned, similarity)))
+    return pairs
+
+
+def chosen_by_hand(pairs, number, most, most_a_slide):
+    """Sort all patches at once, take the spread ones, and fill up."""
+    rows = sorted(
+        (-float(slide.similarity[i]), bag.slide_id, int(i))
+        for bag, slide in pairs
+        for i in np.flatnonzero(slide.assigned == number)
+    )
+    spread, seen = [], Counter()
+    for row in rows:
+        seen[row[1]] += 1
+        if seen[row[1]] <= most_a_slide:
+            spread.append(row)
+    spread = spread[:most]
+    rest = [row for row in rows if row not in spread]
+    return [(row[1], row[2]) for row in sorted(spread + rest[: most - len(spread)])]
+
+
+def test_streaming_chooses_as_sorting_everything_does():
+    for seed in range(12):
+        for most, most_a_slide in ((7, 2), (3, 1), (5, 9)):
+            pairs = random_slides(1 + seed, 15, 4, seed=seed, ties=seed % 2 == 0)
+            examples = ExamplePatches(4, most, most_a_slide)
+            for bag, slide in pairs:
+                examples.add(bag, slide)
+            for number in range(4):
+                found = [(p.slide_id, p.instance) for p in examples.best(number)]
+                assert found == chosen_by_hand(pairs, number, most, most_a_slide)
+
+
+def test_no_slide_has_more_than_its_share_while_others_have_some():
+    pairs = random_slides(10, 40, 2)
+    examples = ExamplePatches(2, 7, 2)
+    for bag, slide in pairs:
+        examples.add(bag, slide)
+    best = examples.best(0)
+    assert len(best) == 7
+    assert max(Counter(p.slide_id for p in best).values()) <= 2
+
+
+def test_a_single_slide_fills_all_places():
+    (pair,) = random_slides(1, 40, 1)
+    examples = ExamplePatches(1, 7, 2)
+    examples.add(*pair)
+    order = np.argsort(-pair[1].similarity)[:7]
+    assert [p.instance for p in examples.best(0)] == order.tolist()
+
+
+def test_a_patch_says_where_it_is():
+    bag, slide = random_slides(1, 5, 1)[0]
+    examples = ExamplePatches(1, 1, 1)
+    examples.add(bag, slide)
+    (patch,) = examples.best(0)
+    assert patch.corner == tuple(bag.coords[patch.instance].tolist())
+    assert patch.side == 7
+    assert patch.similarity == slide.similarity.max()
+    bare = ExamplePatches(1, 1, 1)
+    bare.add(Bag(bag.features, "b"), slide)
+    assert bare.best(0)[0].corner is None
+
+
+def test_prototypes_are_read_as_they_were_written(tmp_path, model):
+    bags = labelled_bags()
+    found = Nuclei(np.array([[1.0, 1.0]]), np.array([0]), ("A",))
+    written = explain_prototypes(
+        model, bags, scores=attention_scores(bags[:1]), nuclei=lambda name: found
+    )
+    write_prototypes(tmp_path / "prototypes.npz", written)
+    read = read_prototypes(tmp_path / "prototypes.npz")
+    assert repr(read.prototypes) == repr(written.prototypes)  # NaN is not equal to itself
+    assert (read.measure, read.mean_logit) == (written.measure, written.mean_logit)
+    assert read.nucleus_types == written.nucleus_types == ("A",)
+    assert list(read.slides) == list(written.slides)
+    for slide_id, own in written.slides.items():
+        np.testing.assert_array_equal(read.slides[slide_id].assigned, own.assigned)
+        np.testing.assert_array_equal(read.slides[slide_id].similarity, own.similarity)
+        assert read.slides[slide_id].similarity.dtype == own.similarity.dtype
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK broken", b"{}"])
+def test_prototypes_that_cannot_be_read_are_refused(tmp_path, content):
+    path = tmp_path / "prototypes.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ExplanationError, match="cannot be read"):
+        read_prototypes(path)

@@ -14,10 +14,9 @@ All coordinates are level-0 pixels, x to the right and y down. Every file appear
 when it is whole.
 """
 
-from sgpmil.explanation.exports.qupath import write_qupath_geojson
+from sgpmil.explanation.exports.geojson import write_qupath_geojson, write_tiatoolbox_overlay
 from sgpmil.explanation.exports.score_tiff import write_score_tiff
 from sgpmil.explanation.exports.tables import patch_table, write_patch_table
-from sgpmil.explanation.exports.tiatoolbox import write_tiatoolbox_overlay
 
 __all__ = [
     "patch_table",

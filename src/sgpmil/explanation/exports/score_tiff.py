@@ -10,7 +10,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
-from sgpmil.explanation.maps.raster import ScoreMap
+from sgpmil.explanation.maps import ScoreMap
 from sgpmil.shapes import Float
 from sgpmil.slides.optional_part import require_package
 

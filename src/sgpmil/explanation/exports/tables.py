@@ -12,7 +12,7 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.explanation.maps.placement import patch_side, placed_coords
+from sgpmil.explanation.maps import patch_side, placed_coords
 from sgpmil.shapes import Float, Int
 
 __all__ = ["PLACE_COLUMNS", "patch_table", "write_patch_table"]

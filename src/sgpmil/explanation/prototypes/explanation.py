@@ -1,8 +1,7 @@
-"""A model and bags become prototypes: which patches each stands for, and what it does."""
+"""Prototypes of a set of slides, found from a model with inducing points and the slides' bags."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,143 +9,204 @@ import torch
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.explanation.prototypes.colours import NEUTRAL, prototype_colours
-from sgpmil.explanation.prototypes.effect import attention_parts, prototype_weights
-from sgpmil.explanation.prototypes.examples import ExamplePatches, PatchReference
 from sgpmil.explanation.prototypes.nuclei import Nuclei, nuclei_in_patches
 from sgpmil.explanation.prototypes.similarity import (
     SimilarityMeasure,
     SlidePrototypes,
+    attention_parts,
     check_measure,
     gp_in_double,
     input_chunks,
     mean_inputs,
     model_with_prototypes,
     most_similar,
+    prototype_weights,
 )
-from sgpmil.explanation.prototypes.use import PrototypeUse
+from sgpmil.explanation.prototypes.summary import (
+    PatchReference,
+    PrototypeExplanation,
+    PrototypeSummary,
+)
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float, Int
 
-__all__ = ["PrototypeExplanation", "PrototypeSummary", "explain_prototypes"]
+__all__ = ["ExamplePatches", "PrototypeUse", "explain_prototypes"]
 
 
-@dataclass(frozen=True, slots=True)
-class PrototypeSummary:
-    r"""What one prototype stands for and does. Means over no patch at all are NaN.
-
-    Args:
-        index: Number m of the inducing point.
-        num_patches: Number of patches that are most like it.
-        num_slides: Number of slides with such a patch.
-        num_labelled: Number of its patches whose label is known.
-        num_cancerous: Number of those that are positive.
-        mean_attention: Mean attention of its patches.
-        relative_attention: Mean of their attention relative to the mean of their slide: 1 is that
-            of an average patch, however many the slide has.
-        own_contribution: Mean of $k(x_i, z_m)\,\alpha_m$ over its own patches.
-        overall_contribution: The same over all patches.
-        logit_mean: Mean of $\mathrm E f(x_i)$ over its patches.
-        logit_at: $\mathrm E f(z_m)$, the attention logit at the inducing point itself.
-        logit_at_sd: Posterior standard deviation of $f(z_m)$.
-        nuclei: Number of nuclei of each of the explanation's types in its patches.
-        examples: The patches that are most like it, the most similar first.
-    """
-
-    index: int
-    num_patches: int
-    num_slides: int
-    num_labelled: int
-    num_cancerous: int
-    mean_attention: float
-    relative_attention: float
-    own_contribution: float
-    overall_contribution: float
-    logit_mean: float
-    logit_at: float
-    logit_at_sd: float
-    nuclei: tuple[int, ...] = ()
-    examples: tuple[PatchReference, ...] = ()
-
-    def cancer_share(self, fewest: int = 1) -> float:
-        """Give the share of its labelled patches that are positive.
-
-        Args:
-            fewest: Fewest labelled patches for which a share is given; below it is NaN.
-        """
-        if self.num_labelled < max(1, fewest):
-            return math.nan
-        return self.num_cancerous / self.num_labelled
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrototypeExplanation:
-    r"""The prototypes of slides that are explained together: those of a fold's test set.
+class PrototypeUse:
+    """Sums over the patches of each prototype.
 
     Args:
-        measure: How patches were compared with inducing points.
-        slides: Prototypes of each slide's patches.
-        prototypes: All prototypes, the most used first and the unused last.
-        mean_logit: Mean of $\mathrm E f(x_i)$ over all patches.
-        nucleus_types: Names of the types of nuclei.
+        num_prototypes: Number of prototypes M.
+
+    Attributes:
+        patches: Number of patches.
+        slides: Number of slides with such a patch.
+        labelled: Number of patches whose label is known.
+        cancerous: Number of those that are positive.
+        scored: Number of patches whose attention is known.
+        attention: Sum of their attention.
+        relative_attention: Sum of their attention relative to the mean of their slide.
+        logit: Sum of the posterior mean of their attention logits.
+        own_contribution: Sum of the prototype's contribution to the logits of its own patches.
+        contribution: Sum of its contribution to the logits of all patches.
+        nuclei: Number of nuclei of each type in its patches.
     """
 
-    measure: SimilarityMeasure
-    slides: Mapping[str, SlidePrototypes]
-    prototypes: tuple[PrototypeSummary, ...]
-    mean_logit: float
-    nucleus_types: tuple[str, ...] = ()
+    def __init__(self, num_prototypes: int) -> None:
+        self.num_prototypes = num_prototypes
+        self.patches = np.zeros(num_prototypes, dtype=np.int64)
+        self.slides = np.zeros(num_prototypes, dtype=np.int64)
+        self.labelled = np.zeros(num_prototypes, dtype=np.int64)
+        self.cancerous = np.zeros(num_prototypes, dtype=np.int64)
+        self.scored = np.zeros(num_prototypes, dtype=np.int64)
+        self.attention = np.zeros(num_prototypes)
+        self.relative_attention = np.zeros(num_prototypes)
+        self.logit = np.zeros(num_prototypes)
+        self.own_contribution = np.zeros(num_prototypes)
+        self.contribution = np.zeros(num_prototypes)
+        self.nuclei: dict[str, np.ndarray] = {}
 
-    @property
-    def used(self) -> tuple[PrototypeSummary, ...]:
-        """Prototypes that some patch is most like, the most used first."""
-        return tuple(p for p in self.prototypes if p.num_patches)
-
-    @property
-    def unused(self) -> int:
-        """Number of prototypes that no patch is most like."""
-        return len(self.prototypes) - len(self.used)
-
-    @property
-    def num_patches(self) -> int:
-        """Number of patches of all slides."""
-        return sum(p.num_patches for p in self.prototypes)
-
-    @property
-    def num_unlabelled(self) -> int:
-        """Number of patches whose label is unknown."""
-        return self.num_patches - sum(p.num_labelled for p in self.prototypes)
-
-    @property
-    def colours(self) -> dict[int, str]:
-        """Colour of each prototype, the same on every slide."""
-        return prototype_colours([p.index for p in self.prototypes])
-
-    def colour_of(self, index: int) -> str:
-        """Give the colour of a prototype.
+    def add_logits(
+        self,
+        assigned: Int[np.ndarray, " T"],
+        logits: Float[np.ndarray, " T"],
+        contributions: Float[np.ndarray, "M T"],
+    ) -> None:
+        """Add what the Gaussian process says of some patches.
 
         Args:
-            index: Number of the inducing point.
+            assigned: Prototype of each patch.
+            logits: Posterior mean of the attention logits.
+            contributions: What each prototype adds to them.
         """
-        return self.colours.get(index, NEUTRAL)
+        own = contributions[assigned, np.arange(len(assigned))]
+        self.logit += self._sum(assigned, logits)
+        self.own_contribution += self._sum(assigned, own)
+        self.contribution += contributions.sum(axis=1)
 
-    def summary(self, index: int) -> PrototypeSummary:
-        """Give the summary of a prototype.
+    def add_slide(
+        self,
+        slide: SlidePrototypes,
+        scores: InstanceScores | None,
+        labels: Int[np.ndarray, " N"] | None,
+    ) -> None:
+        """Add the patches of a slide.
 
         Args:
-            index: Number of the inducing point.
-
-        Raises:
-            ExplanationError: There is no such inducing point.
+            slide: Their prototypes.
+            scores: Their attention, where known.
+            labels: Their labels, where known; negative where unknown.
         """
-        for prototype in self.prototypes:
-            if prototype.index == index:
-                return prototype
-        raise ExplanationError(
-            f"Expected a prototype from 0 to {len(self.prototypes) - 1}, but got {index}. "
-            "Choose one that the model has."
-        )
+        counts = np.bincount(slide.assigned, minlength=self.num_prototypes)
+        self.patches += counts
+        self.slides += counts > 0
+        if labels is not None:
+            known = labels >= 0
+            self.labelled += np.bincount(slide.assigned[known], minlength=self.num_prototypes)
+            positive = slide.assigned[labels > 0]
+            self.cancerous += np.bincount(positive, minlength=self.num_prototypes)
+        if scores is not None:
+            attention = scores.attention_mean.astype(np.float64)
+            self.scored += counts
+            self.attention += self._sum(slide.assigned, attention)
+            mean = float(attention.mean())
+            relative = attention / mean if mean else np.ones_like(attention)
+            self.relative_attention += self._sum(slide.assigned, relative)
+
+    def add_nuclei(
+        self,
+        slide: SlidePrototypes,
+        type_names: Sequence[str],
+        counts: Int[np.ndarray, "N K"],
+    ) -> None:
+        """Add the nuclei of a slide.
+
+        Args:
+            slide: Prototypes of its patches.
+            type_names: Names of the types of nuclei.
+            counts: Number of nuclei of each type in each patch.
+        """
+        for name, values in zip(type_names, counts.T, strict=True):
+            found = self._sum(slide.assigned, values.astype(np.float64)).round().astype(np.int64)
+            self.nuclei[name] = self.nuclei.get(name, 0) + found
+
+    def order(self) -> list[int]:
+        """Give the numbers of all prototypes, the most used first; of equal ones, the first."""
+        return [int(m) for m in np.argsort(-self.patches, kind="stable")]
+
+    def _sum(
+        self, assigned: Int[np.ndarray, " T"], values: Float[np.ndarray, " T"]
+    ) -> Float[np.ndarray, " M"]:
+        return np.bincount(assigned, weights=values, minlength=self.num_prototypes)
+
+
+class ExamplePatches:
+    """The best examples of each prototype, kept while slides pass by.
+
+    Those of one slide resemble each other, so at most a few are taken of each; the remaining
+    places, where there are too few slides to fill them, go to the next best of any slide.
+
+    Args:
+        num_prototypes: Number of prototypes M.
+        most: Most examples of a prototype.
+        most_a_slide: Most examples of one slide, as long as other slides have some.
+    """
+
+    def __init__(self, num_prototypes: int, most: int, most_a_slide: int) -> None:
+        self.most = most
+        self.most_a_slide = most_a_slide
+        self._kept: list[list[PatchReference]] = [[] for _ in range(num_prototypes)]
+
+    def add(self, bag: Bag, slide: SlidePrototypes) -> None:
+        """Look at the patches of a slide.
+
+        Args:
+            bag: The slide's bag.
+            slide: Its prototypes.
+        """
+        order = np.lexsort((-slide.similarity, slide.assigned))
+        numbers, starts = np.unique(slide.assigned[order], return_index=True)
+        for number, start, end in zip(numbers, starts, [*starts[1:], len(order)], strict=True):
+            best = order[start : min(end, start + self.most)]
+            found = [_reference(bag, int(i), float(slide.similarity[i])) for i in best]
+            kept = _best_first(self._kept[number] + found)
+            # Whatever slides come later, no other patch can be chosen.
+            chosen = {*kept[: self.most], *self._spread(kept)}
+            self._kept[number] = [patch for patch in kept if patch in chosen]
+
+    def best(self, number: int) -> tuple[PatchReference, ...]:
+        """Give the examples of a prototype, the most similar first.
+
+        Args:
+            number: Number of the prototype.
+        """
+        kept = self._kept[number]
+        spread = self._spread(kept)
+        rest = [patch for patch in kept if patch not in set(spread)]
+        return tuple(_best_first([*spread, *rest[: self.most - len(spread)]]))
+
+    def _spread(self, kept: Sequence[PatchReference]) -> list[PatchReference]:
+        counts: dict[str, int] = {}
+        chosen: list[PatchReference] = []
+        for patch in kept:
+            counts[patch.slide_id] = counts.get(patch.slide_id, 0) + 1
+            if counts[patch.slide_id] <= self.most_a_slide and len(chosen) < self.most:
+                chosen.append(patch)
+        return chosen
+
+
+def _reference(bag: Bag, instance: int, similarity: float) -> PatchReference:
+    corner = None
+    if bag.coords is not None:
+        x, y = bag.coords[instance].tolist()
+        corner = (x, y)
+    return PatchReference(bag.slide_id, instance, similarity, corner, bag.patch_size)
+
+
+def _best_first(patches: Sequence[PatchReference]) -> list[PatchReference]:
+    return sorted(patches, key=lambda p: (-p.similarity, p.slide_id, p.instance))
 
 
 @torch.no_grad()

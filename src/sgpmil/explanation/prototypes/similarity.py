@@ -1,7 +1,7 @@
-r"""How like an inducing point a patch is, and the one it is most like.
+r"""Similarity of patches to inducing points, and the parts of the attention logit.
 
 A patch enters the Gaussian process as $g_i = \sigma(W h_i + b)$; the inducing points $z_m$ lie in
-the same space. With the prior covariance $k$ of the attention logits,
+the same space. With the prior covariance $k$ of the attention logits, the similarity is
 
 =========  =======================================================================================
 cosine     $\cos(g_i, z_m)$, as published. Both lie (nearly) in the positive orthant, so that all
@@ -12,8 +12,18 @@ kernel     $k(g_i, z_m) / \sqrt{k(g_i, g_i)\,k(z_m, z_m)}$: the correlation that
            $\lVert g_i - z_m \rVert$ is least
 =========  =======================================================================================
 
-Of equal ones, the first inducing point is taken; but with a kernel so short that it has fallen to
-its constant, the nearest.
+Ties go to the first inducing point. With a kernel so short that it has fallen to its constant,
+they go to the nearest.
+
+The posterior mean of the attention logit is a sum over the inducing points,
+
+$$ \mathrm E f(x) = \mu(x) + \sum_m k(x, z_m)\, \alpha_m, \qquad
+   \alpha = (K_{ZZ} + jI)^{-1} \big(m_u - \mu(Z)\big) = L^{-\top} m, $$
+
+with the mean $m$ of the whitened values, $m_u = \mu(Z) + L m$ and $L L^\top = K_{ZZ} + jI$. The sum
+is exact. Its single terms are not identified where inducing points lie close together: two that
+coincide may have weights of opposite sign that cancel. The posterior at the inducing point itself,
+$\mathrm E f(z_m)$ and its standard deviation, does not have that weakness.
 """
 
 import copy
@@ -28,6 +38,7 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
+from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.sparse import SparseGP
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
@@ -35,14 +46,17 @@ from sgpmil.shapes import Float, Int
 
 __all__ = [
     "MEASURES",
+    "AttentionParts",
     "SimilarityMeasure",
     "SlidePrototypes",
+    "attention_parts",
     "check_measure",
     "gp_in_double",
     "input_chunks",
     "mean_inputs",
     "model_with_prototypes",
     "most_similar",
+    "prototype_weights",
 ]
 
 SimilarityMeasure = Literal["cosine", "centred", "kernel"]
@@ -187,3 +201,56 @@ def most_similar(
         ).masked_fill(~as_large[:, doubtful], torch.inf)
         numbers = numbers.masked_scatter(doubtful, distance.argmin(dim=0))
     return numbers, best.values
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParts:
+    r"""The posterior mean of attention logits in its parts.
+
+    Args:
+        prior_mean: $\mu(x_i)$.
+        contributions: $k(z_m, x_i)\,\alpha_m$.
+    """
+
+    prior_mean: Float[Tensor, " T"]
+    contributions: Float[Tensor, "M T"]
+
+    @property
+    def total(self) -> Float[Tensor, " T"]:
+        r"""$\mathrm E f(x_i)$."""
+        return self.prior_mean + self.contributions.sum(0)
+
+
+def prototype_weights(gp: SparseGP) -> Float[Tensor, " M"]:
+    r"""Solve for the weights $\alpha = L^{-\top} m$, in float64.
+
+    Args:
+        gp: The Gaussian process.
+
+    Raises:
+        TrainingError: Its covariance cannot be factorised.
+    """
+    factor = jittered_cholesky(gp.kernel(gp.inducing_points).to_dense(), gp.jitter)
+    mean = gp.whitened_mean.to(factor.dtype).unsqueeze(1)
+    return torch.linalg.solve_triangular(factor.T, mean, upper=True).squeeze(1)
+
+
+def attention_parts(
+    gp: SparseGP,
+    inputs: Float[Tensor, "T G"],
+    covariance: Float[Tensor, "M T"] | None = None,
+    weights: Float[Tensor, " M"] | None = None,
+) -> AttentionParts:
+    """Part the posterior mean of the attention logits.
+
+    Args:
+        gp: The Gaussian process; in float64, lest large terms that cancel lose their digits.
+        inputs: Inputs of the patches.
+        covariance: $k(z_m, x_i)$, where it is known already.
+        weights: What `prototype_weights` gives, where it is known already.
+    """
+    if covariance is None:
+        covariance = gp.kernel(gp.inducing_points, inputs).to_dense()
+    if weights is None:
+        weights = prototype_weights(gp)
+    return AttentionParts(gp.mean(inputs), covariance * weights.to(covariance.dtype)[:, None])

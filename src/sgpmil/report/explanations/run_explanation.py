@@ -25,10 +25,7 @@ from sgpmil.explanation.explanation_settings import (
     choose_slides,
 )
 from sgpmil.explanation.map_layers import map_limits
-from sgpmil.explanation.prototypes import (
-    PrototypeExplanation,
-    write_prototype_table,
-)
+from sgpmil.explanation.prototypes import PrototypeExplanation, write_prototype_table
 from sgpmil.explanation.slide_list import write_slide_list
 from sgpmil.report.explanations.fold_prototypes import fold_prototypes, model_of
 from sgpmil.report.explanations.slide_explanation import ExplainedSlide, slide_files

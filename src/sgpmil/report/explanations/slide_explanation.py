@@ -18,11 +18,7 @@ from sgpmil.explanation.map_layers import MapLimits
 from sgpmil.explanation.maps import ScaleKind, ScoreMap, patch_side, placed_coords, score_map
 from sgpmil.explanation.prototypes import PrototypeExplanation
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.map_figures import (
-    ModelScores,
-    attention_map_figure,
-    model_row_figure,
-)
+from sgpmil.report.figures.map_figures import ModelScores, attention_map_figure, model_row_figure
 from sgpmil.report.figures.patch_figures import cut_patches, key_patch_figure
 from sgpmil.report.figures.prototype_figures import label_map_figure
 from sgpmil.runs.material import SlideSources

@@ -13,9 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import Normal as PlainStroke
 from matplotlib.patheffects import Stroke
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
-from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-untyped]
-    AnchoredSizeBar,
-)
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ignore[import-untyped]
 
 from sgpmil.explanation.maps import ScoreMap
 from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE, plain_words

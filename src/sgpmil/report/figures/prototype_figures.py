@@ -10,16 +10,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.explanation.maps import patch_side, placed_coords
+from sgpmil.explanation.maps import LabelMap, label_map, patch_side, placed_coords
 from sgpmil.explanation.prototypes import (
     NEUTRAL,
     PALETTE,
-    LabelMap,
     PatchReference,
     PrototypeExplanation,
     PrototypeSummary,
     SlidePrototypes,
-    label_map,
 )
 from sgpmil.report.figures.canvas import (
     GREY,

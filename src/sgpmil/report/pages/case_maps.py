@@ -10,9 +10,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from mpl_toolkits.axes_grid1.anchored_artists import (  # type: ignore[import-untyped]
-    AnchoredSizeBar,
-)
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ignore[import-untyped]
 
 from sgpmil.errors import SgpmilError
 from sgpmil.explanation.map_layers import (
