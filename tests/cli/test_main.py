@@ -89,3 +89,32 @@ def test_python_m_sgpmil():
         [sys.executable, "-m", "sgpmil", "--version"], capture_output=True, text=True, check=True
     )
     assert result.stdout == f"sgpmil {__version__}\n"
+
+
+HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "pyarrow", "h5py", "sgpmil.bags"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+@pytest.mark.parametrize("entry", ["sgpmil.__main__", "sgpmil.cli.main"])
+def test_help_and_version_import_no_command(arguments, entry):
+    code = (
+        f"import sys, importlib; sys.argv[1:] = {arguments!r}\n"
+        f"try: importlib.import_module({entry!r}).run()\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "sgpmil.cli.main" in loaded
+    assert not loaded & HEAVY
+    assert not [name for name in loaded if name.startswith("sgpmil.cli.") and "command" in name]
+    if arguments == ["--version"]:
+        assert "rich" not in loaded
+
+
+def test_the_help_of_a_command_starts_with_its_line_in_the_list(sgpmil):
+    for name, (_, line) in main.COMMANDS.items():
+        code, out, _ = sgpmil(name, "--help")
+        assert code == 0
+        assert f"sgpmil {name}" in out
+        assert line in out, name

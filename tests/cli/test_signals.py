@@ -35,5 +35,5 @@ def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, num
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted. Go on with --resume." in err
+    assert "Interrupted. Continue with --resume." in err
     assert "Traceback" not in err

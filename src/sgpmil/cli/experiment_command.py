@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "models"]
 
-app = typer.Typer(no_args_is_help=True, help="Comparisons on real data sets.")
+app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
 
 
 @app.callback()

@@ -1,81 +1,101 @@
 """The `sgpmil` command.
 
-An error a user can cause is printed as one sentence, with exit code 2; ``--debug`` shows the
-traceback. Options may be written with dashes or underscores.
+The program prints an error that a user can cause as one sentence and exits with code 2; ``--debug``
+shows the traceback. Options may be written with dashes or underscores. A command is imported when
+it runs, so that ``sgpmil --help`` answers at once.
 """
 
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 import sgpmil
-from sgpmil.cli import (
-    bags_commands,
-    bench_command,
-    compare_command,
-    demo_command,
-    doctor_command,
-    evaluate_command,
-    experiment_command,
-    explain_command,
-    extract_command,
-    lipschitz_command,
-    phantom_command,
-    predict_command,
-    report_command,
-    train_command,
-)
-from sgpmil.cli.output import console
 from sgpmil.errors import SgpmilError
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "run"]
 
 _INTERRUPTED = 130
 
+COMMANDS = {
+    "demo": ("demo_command", "Run the whole flow once on synthetic slides; nothing to download."),
+    "doctor": ("doctor_command", "Show versions, the GPU and the optional parts."),
+    "init": ("train_command", "Write a commented recipe to start from."),
+    "phantom": ("phantom_command", "Write synthetic slides with annotated tumours."),
+    "extract": ("extract_command", "Turn slides into patch embeddings."),
+    "inspect": ("bags_commands", "Summarise slides, patients, classes and bags; find problems."),
+    "pack": ("bags_commands", "Pack bag files into one memory-mapped store that reads fast."),
+    "splits": ("bags_commands", "Make patient-grouped, stratified folds, or check existing ones."),
+    "train": ("train_command", "Train on every fold and test each fold on its test slides."),
+    "predict": ("predict_command", "Predict slides, with or without labels."),
+    "evaluate": ("evaluate_command", "Measure predictions of this package or of another system."),
+    "compare": ("compare_command", "Test whether one run is better than another."),
+    "explain": ("explain_command", "Write maps, patches to look at and prototypes of a run."),
+    "report": ("report_command", "Write a run into one HTML page, and slides into case reports."),
+    "bench": ("bench_command", "Measure the time and memory of training and prediction."),
+    "lipschitz": ("lipschitz_command", "Bound how much a model amplifies a change of an instance."),
+    "experiment": ("experiment_command", "Compare models on real data sets."),
+    "import-released": ("predict_command", "Convert a checkpoint of the released SGPMIL code."),
+}
+"""Module and one line of help of each command."""
+
+
+class _Commands(TyperGroup):
+    """Commands that are imported when they run."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and _load(name or ""), rest
+
+
+def _load(name: str) -> Any:
+    file, line = COMMANDS[name]
+    module = import_module(f"sgpmil.cli.{file}")
+    found = getattr(module, "app" if name == "experiment" else name.replace("-", "_"))
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    _, _, more = cleandoc(found.__doc__ or "").partition("\n\n")
+    alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    alone.command(name, help=f"{line}\n\n{more}")(found)
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Probabilistic multiple instance learning on whole-slide images: what a slide is, which "
-    "patches say so, and how sure the model is of both.",
+    help="Probabilistic multiple instance learning on whole-slide images. The models predict the "
+    "class of a slide, show which patches decide, and state how certain both are.",
 )
 
 
 @app.callback(invoke_without_command=True)
 def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
-    del debug  # Read from the arguments before they are parsed, so that it covers every error.
+    del debug  # `run` reads it before the arguments are parsed, so that it covers every error.
     if version:
-        console.print(f"sgpmil {sgpmil.__version__}", highlight=False)
+        typer.echo(f"sgpmil {sgpmil.__version__}")
         raise typer.Exit
 
 
-app.command("demo")(demo_command.demo)
-app.command("doctor")(doctor_command.doctor)
-app.command("init")(train_command.init)
-app.command("phantom")(phantom_command.phantom)
-app.command("extract")(extract_command.extract)
-app.command("inspect")(bags_commands.inspect)
-app.command("pack")(bags_commands.pack)
-app.command("splits")(bags_commands.splits)
-app.command("train")(train_command.train)
-app.command("predict")(predict_command.predict)
-app.command("evaluate")(evaluate_command.evaluate)
-app.command("compare")(compare_command.compare)
-app.command("explain")(explain_command.explain)
-app.command("report")(report_command.report)
-app.command("bench")(bench_command.bench)
-app.command("lipschitz")(lipschitz_command.lipschitz)
-app.add_typer(experiment_command.app, name="experiment")
-app.command("import-released")(predict_command.import_released)
+def _stub() -> Callable[[], None]:
+    def stub() -> None: ...
+
+    return stub
+
+
+for _name, (_, _help) in COMMANDS.items():
+    app.command(_name, help=_help)(_stub())
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -96,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         _say_interrupted(given)
         _leave(is_program=arguments is None)
     except SystemExit as stop:
-        # typer makes an exit of Ctrl-C. An experiment has said how to go on.
+        # typer turns Ctrl-C into an exit. An experiment has already said how to resume.
         if stop.code == _INTERRUPTED:
             if given[:1] != ["experiment"]:
                 _say_interrupted(given)
@@ -122,9 +142,9 @@ def _say_interrupted(given: Sequence[str]) -> None:
     command = given[0] if given else ""
     how = ""
     if command in ("train", "demo"):
-        how = " Go on with --resume."
+        how = " Continue with --resume."
     elif command in ("extract", "phantom", "explain"):
-        how = " Run it again: it goes on where it stopped."
+        how = " Run the command again to continue."
     _say(f"Interrupted.{how}")
 
 
@@ -147,6 +167,8 @@ def _stop(text: str, code: int) -> None:
 
 
 def _say(text: str, style: str | None = None) -> None:
+    from rich.console import Console
+
     console = Console(stderr=True, soft_wrap=True)
     console.print(text, style=style, markup=False, highlight=False)
 

@@ -1,0 +1,54 @@
+"""Options of what the package does: one frozen dataclass for Python and for the command line.
+
+``sgpmil predict`` calls ``sgpmil.runs.predict_slides(PredictOptions(...))``: the names, types,
+defaults and descriptions of its options are the fields of ``PredictOptions`` and their texts in the
+docstring.
+"""
+
+import re
+from dataclasses import dataclass, fields
+from inspect import cleandoc
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of all options. A path may be given as a string, and several values as a list."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str) and Path in (hints[field.name], *get_args(hints[field.name])):
+                object.__setattr__(self, field.name, Path(value))
+            elif isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+
+    @classmethod
+    def descriptions(cls) -> dict[str, str]:
+        """Return the texts of the fields, from the docstrings of this class and its bases.
+
+        Example:
+            >>> @dataclass(frozen=True, kw_only=True)
+            ... class TrainOptions(Options):
+            ...     '''Options of a training.
+            ...
+            ...     Args:
+            ...         epochs: Number of passes
+            ...             over the bags.
+            ...     '''
+            ...
+            ...     epochs: int = 20
+            >>> TrainOptions.descriptions()
+            {'epochs': 'Number of passes over the bags.'}
+        """
+        texts: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            _, _, arguments = cleandoc(base.__dict__.get("__doc__") or "").partition("\nArgs:\n")
+            section = arguments.split("\n\n")[0]
+            for found in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+                texts[found[1]] = " ".join(found[2].replace("``", "").split())
+        return texts
