@@ -1,6 +1,8 @@
 import os
 import signal
+from collections.abc import Iterator
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -47,3 +49,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Turn jaxtyping's check off, as it is for users, to see the package's own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

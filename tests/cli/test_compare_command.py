@@ -8,7 +8,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
-from sgpmil.runs.run_folder import open_run, read_run
+from sgpmil.runs.run import Run
 
 NUM_FOLDS, FOLD_SIZE = 5, 16
 SLIDES = [f"s{i}" for i in range(NUM_FOLDS * FOLD_SIZE)]
@@ -35,9 +35,9 @@ def table_of(slides, skill, seed):
 
 def make_run(path, skill, seed, folds=None):
     folds = kfold() if folds is None else folds
-    run = open_run(path, folds, {"model": "none"})
+    run = Run.create(path, folds, {"model": "none"})
     for k, fold in enumerate(folds):
-        run.write(fold.name, table_of(fold.test, skill, [seed, k]))
+        run.folds[fold.name].write(table_of(fold.test, skill, [seed, k]))
     return path
 
 
@@ -58,7 +58,7 @@ def rows_of(path):
 def aucs(path):
     from sklearn.metrics import roc_auc_score
 
-    tables = [read_run(path).read(str(k)) for k in range(NUM_FOLDS)]
+    tables = [Run.open(path).folds[str(k)].load().test for k in range(NUM_FOLDS)]
     return np.array([roc_auc_score(t.labels, t.probs[:, 1]) for t in tables])
 
 
@@ -168,8 +168,8 @@ def test_differing_test_sets_are_refused_in_a_sentence(sgpmil, runs, tmp_path):
 
 def test_a_leak_is_refused_in_a_sentence(sgpmil, runs):
     """All models judged on the test slides of the first fold, as in the published protocol."""
-    run = read_run(runs[1])
-    run.write("2", run.read("0"))
+    run = Run.open(runs[1])
+    run.folds["2"].write(run.folds["0"].load().test)
     code, _, err = sgpmil("compare", *runs)
     assert code == 2
     assert "fold 2" in err

@@ -10,7 +10,7 @@ from rich.console import Console
 import sgpmil.cli.experiment_command as command
 import sgpmil.experiments.study as study
 from sgpmil.errors import TrainingError
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import run_lock
 from tests.experiments.tiny_data import write_classic, write_colon
 
 pytestmark = pytest.mark.slow

@@ -5,21 +5,23 @@ import torch
 from sgpmil.bags.splits import Fold
 from sgpmil.evaluation.lipschitz import lipschitz_paths
 from sgpmil.models import build_model, save_model
-from sgpmil.runs.run_folder import open_run
+from sgpmil.runs.run import Run
 
 FOLDS = tuple(Fold(str(k), ("a",), (), ("b",)) for k in range(3))
 
 
 def make_run(path, name="sgpmil", trained=(0, 1, 2)):
-    run = open_run(path, FOLDS, {"model": name})
+    run = Run.create(path, FOLDS, {"model": name})
     models = []
     for k in trained:
         torch.manual_seed(k)
         small = {"hidden_dims": (6, 5), "gp_dim": 3, "num_inducing": 4} if name == "sgpmil" else {}
         model = build_model(name, in_dim=7, num_classes=2, **small)
         model.standardise.scale.fill_(0.5)
-        run.fold(str(k)).mkdir()
-        save_model(model, run.fold(str(k)) / "checkpoint.safetensors", class_names=("no", "yes"))
+        run.folds[str(k)].path.mkdir()
+        save_model(
+            model, run.folds[str(k)].path / "checkpoint.safetensors", class_names=("no", "yes")
+        )
         models.append(model)
     return models
 

@@ -7,7 +7,7 @@ import sgpmil.experiments.model_timing as model_timing
 from sgpmil.errors import RunFolderError, TrainingError
 from sgpmil.experiments.model_study import plan_timing
 from sgpmil.experiments.model_timing import time_models
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import run_lock
 from tests.experiments.tiny_data import write_classic
 
 

@@ -12,7 +12,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import build_model, save_model
-from sgpmil.runs.run_folder import open_run
+from sgpmil.runs.run import Run
 from tests.slides.extraction.drawn_files import TISSUE, write_slide
 
 CLASSES = ("normal", "tumour")
@@ -47,14 +47,16 @@ def write_run(path, features, model="sgpmil", seed=0):
         Fold("0", SLIDES[2:], (), SLIDES[:2]),
         Fold("1", SLIDES[:2], (), SLIDES[2:]),
     )
-    run = open_run(path, folds, {"model": model}, data={"folder": features, "labels": None})
+    run = Run.create(path, folds, {"model": model}, data={"folder": features, "labels": None})
     for fold in folds:
         network = build_model(model, in_dim=4, num_classes=2, **sizes).eval()
-        run.fold(fold.name).mkdir(parents=True)
-        save_model(network, run.fold(fold.name) / "checkpoint.safetensors", class_names=CLASSES)
+        run.folds[fold.name].path.mkdir(parents=True)
+        save_model(
+            network, run.folds[fold.name].path / "checkpoint.safetensors", class_names=CLASSES
+        )
         found = predict(network, bags.subset(fold.test), class_names=CLASSES)
         labelled = tuple(replace(p, label=SLIDES.index(p.slide_id) % 2) for p in found.predictions)
-        run.write(fold.name, PredictionTable(labelled, CLASSES))
+        run.folds[fold.name].write(PredictionTable(labelled, CLASSES))
     return run.path
 
 

@@ -11,7 +11,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.runs.material import MissingMaterialWarning, read_material
-from sgpmil.runs.run_folder import open_run
+from sgpmil.runs.run import Run
 from sgpmil.slides.annotations import open_annotations
 from tests.slides.extraction.drawn_files import HEIGHT, WIDTH, write_slide
 
@@ -34,10 +34,10 @@ def run(tmp_path):
     for name in "abc":
         np.save(features / f"{name}.npy", np.ones((4, 2), np.float32))
     folds = (Fold("0", ("c",), (), ("a", "b")), Fold("1", ("a",), (), ("c",)))
-    made = open_run(
+    made = Run.create(
         tmp_path / "run", folds, {"model": "abmil"}, data={"folder": features, "labels": None}
     )
-    made.write("0", table("a", "b"))
+    made.folds["0"].write(table("a", "b"))
     return made.path
 
 
@@ -142,7 +142,7 @@ def test_annotations_are_outlined_and_label_the_patches(run, tmp_path):
 
 
 def test_a_run_of_which_nothing_is_done_cannot_be_explained(tmp_path):
-    open_run(tmp_path / "run", (Fold("0", ("c",), (), ("a",)),), {"model": "abmil"})
+    Run.create(tmp_path / "run", (Fold("0", ("c",), (), ("a",)),), {"model": "abmil"})
     with pytest.raises(ExplanationError, match="--resume"):
         read_material(tmp_path / "run")
 

@@ -22,8 +22,7 @@ from sgpmil.errors import (
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate, read_metrics
 from sgpmil.runs.prediction_files import read_predictions
-from sgpmil.runs.run_folder import read_run
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import Run, run_lock
 from sgpmil.training import cross_validation
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.fit import fit
@@ -92,7 +91,7 @@ def test_a_fold_is_what_fit_and_predict_give_by_hand(done):
         training=quick(epochs=2),
     )
     same_tables(predict(model, bags.subset(split.test)), done.predictions[1])
-    validation = read_run(done.folder).read_validation("1")
+    validation = Run.open(done.folder).folds["1"].load().validation
     same_tables(predict(model, bags.subset(split.val)), validation)
 
 
@@ -123,12 +122,12 @@ def test_what_a_run_leaves_on_disk(done):
 
 def test_the_metrics_are_those_of_the_predictions_on_disk(done):
     stored = read_metrics(done.folder / "metrics.parquet")
-    run = read_run(done.folder)
-    again = tuple(evaluate(run.read(name), name) for name in run.folds)
+    run = Run.open(done.folder)
+    again = tuple(evaluate(run.folds[name].load().test, name) for name in run.folds)
     # As text, so that an undefined value equals itself.
     assert repr(stored) == repr(again) == repr(done.metrics)
     for name, table in zip(run.folds, done.predictions, strict=True):
-        same_tables(read_predictions(run.fold(name) / "predictions.parquet"), table)
+        same_tables(read_predictions(run.folds[name].path / "predictions.parquet"), table)
 
 
 def test_the_summary_is_over_folds(done):
@@ -335,7 +334,10 @@ def test_an_existing_run_is_refused_or_replaced(tmp_path):
         run_all(tmp_path, folds=FOLDS[:1])
     assert files_under(tmp_path) == before
     found = run_all(tmp_path, folds=FOLDS[:1], overwrite=True, seed=3)
-    assert read_run(tmp_path).read("0").probs.tolist() == found.predictions[0].probs.tolist()
+    assert (
+        Run.open(tmp_path).folds["0"].load().test.probs.tolist()
+        == found.predictions[0].probs.tolist()
+    )
     assert files_under(tmp_path) != before
 
 

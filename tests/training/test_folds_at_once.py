@@ -13,7 +13,7 @@ from sgpmil.cli.train_command import train
 from sgpmil.errors import SettingsError, TrainingError
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
-from sgpmil.runs.run_folder import read_run
+from sgpmil.runs.run import Run
 from sgpmil.training import cross_validation, folds_at_once
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.folds_at_once import default_folds_at_once
@@ -56,7 +56,7 @@ def same_runs(one, other):
         assert mine.slide_ids == theirs.slide_ids
         np.testing.assert_array_equal(mine.probs, theirs.probs)
         np.testing.assert_array_equal(mine.std, theirs.std)
-    for fold in read_run(one.folder).folds:
+    for fold in Run.open(one.folder).folds:
         for name in ("best.safetensors", "last.safetensors"):
             paths = [result.folder / f"fold-{fold}" / name for result in (one, other)]
             assert same_weights(*(file_weights(path) for path in paths))
@@ -96,9 +96,9 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_all(tmp_path / "stopped", at_once=3, epochs=12)
     monkeypatch.undo()
-    kept = read_run(tmp_path / "stopped")
-    assert not any(kept.is_done(fold) for fold in kept.folds)
-    assert [(kept.fold(f) / "last.ckpt").exists() for f in kept.folds][:2] == [True, True]
+    kept = Run.open(tmp_path / "stopped")
+    assert not any(kept.folds[fold].is_done for fold in kept.folds)
+    assert [(kept.folds[f].path / "last.ckpt").exists() for f in kept.folds][:2] == [True, True]
     same_runs(whole, run_all(tmp_path / "stopped", at_once=3, resume=True, epochs=12))
 
 

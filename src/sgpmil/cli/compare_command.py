@@ -35,7 +35,7 @@ def compare(
     from sgpmil.evaluation.comparison.compare import compare as compare_runs
     from sgpmil.evaluation.comparison.metric_kinds import metric_kind
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
-    from sgpmil.runs.run_predictions import read_run_predictions
+    from sgpmil.runs.results import open_results
 
     paths = _named(runs)
     for name in metric or []:
@@ -44,8 +44,8 @@ def compare(
         raise RunFolderError(f"{out} holds a comparison already. Replace it with --overwrite.")
     folds = {}
     for name, path in paths.items():
-        found = read_run_predictions(path)
-        folds[name] = found.folds
+        found = open_results(path)
+        folds[name] = found.evaluate()
         if found.unfinished:
             total = len(found.folds) + len(found.unfinished)
             console.print(f"{name}: {len(found.unfinished)} of {total} folds are not done.")

@@ -19,7 +19,7 @@ from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.runs.prediction_files import read_predictions
-from sgpmil.runs.prediction_folder import is_prediction_folder
+from sgpmil.runs.run import RunFold
 
 __all__ = [
     "Calibration",
@@ -156,19 +156,18 @@ def read_rules(
 
 def _read_calibration(model: Path, calibration: Path | None) -> PredictionTable:
     if calibration is not None:
-        is_folder = calibration.is_dir()
-        return read_predictions(calibration / "predictions.parquet" if is_folder else calibration)
+        return read_predictions(calibration)
     # Another epoch's weights in the same folder did not make the validation predictions.
-    fold = model.parent if model.stem == _OWN_CHECKPOINT and model.is_file() else model
-    folder = fold / "validation"
-    if not is_prediction_folder(folder):
+    folder = model.parent if model.stem == _OWN_CHECKPOINT and model.is_file() else model
+    fold = RunFold(folder.name, folder)
+    table = fold.validation
+    if table is None:
         raise PredictionError(
-            f"Expected predictions of validation slides in {folder} for --coverage and --defer, "
-            "but there are none. Train with validation slides, or name predictions of other "
-            "slides with --calibration."
+            f"Expected predictions of validation slides in {fold.validation_path} for --coverage "
+            "and --defer, but there are none. Train with validation slides, or name predictions "
+            "of other slides with --calibration."
         )
-    # Their table alone: the scores of the instances decide nothing here.
-    return read_predictions(folder / "predictions.parquet")
+    return table
 
 
 def _named(table: PredictionTable, class_names: tuple[str, ...]) -> PredictionTable:

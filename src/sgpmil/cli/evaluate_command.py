@@ -112,13 +112,13 @@ def evaluate(
 
 
 def _folds(path: Path, validation: Path | None) -> "tuple[TestedFold, ...]":
-    from sgpmil.runs.run_predictions import read_tested_folds
+    from sgpmil.runs.results import open_results
 
-    found = read_tested_folds(path, validation)
+    found = open_results(path, validation)
     if found.unfinished:
         total = len(found.folds) + len(found.unfinished)
         console.print(f"{len(found.unfinished)} of {total} folds are not done.")
-    return found.folds
+    return found.load()
 
 
 def _write(

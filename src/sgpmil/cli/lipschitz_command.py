@@ -49,17 +49,16 @@ def lipschitz(
 
 
 def _models(run: Path) -> dict[str, Path]:
-    if not (run / "run.json").exists():
-        return {run.name if run.is_dir() else run.stem: run}
-    from sgpmil.runs.run_folder import read_run
+    from sgpmil.runs.run import Run, is_run
 
-    folder = read_run(run)
-    trained = [name for name in folder.folds if (folder.fold(name) / "checkpoint.json").exists()]
+    if not is_run(run):
+        return {run.name if run.is_dir() else run.stem: run}
+    folds = Run.open(run).folds
+    trained = {f"fold {name}": f.checkpoint for name, f in folds.items() if f.checkpoint}
     if not trained:
         raise CheckpointError(
             f"Expected a trained fold in {run}, but got none. Go on with the run (--resume)."
         )
-    if len(trained) < len(folder.folds):
-        missing = len(folder.folds) - len(trained)
-        console.print(f"{missing} of {len(folder.folds)} folds are not trained.")
-    return {f"fold {name}": folder.fold(name) for name in trained}
+    if len(trained) < len(folds):
+        console.print(f"{len(folds) - len(trained)} of {len(folds)} folds are not trained.")
+    return trained

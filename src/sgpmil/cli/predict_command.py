@@ -73,8 +73,9 @@ def predict(
     from sgpmil.models import load_model
     from sgpmil.runs.prediction_files import write_predictions_csv
     from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
+    from sgpmil.runs.run import is_run
 
-    if (model / "run.json").exists():
+    if is_run(model):
         raise CheckpointError(
             f"Expected one model, but {model} is a run of several folds. "
             f"Name a fold, such as {model / 'fold-0'}."

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
 from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
@@ -34,6 +36,8 @@ class TestedFold:
         name: Name of the fold.
         test: Predictions of its test slides.
         validation: Predictions of its validation slides, where there are any.
+        split: Slides that it was trained, validated and tested on, where known.
+        checkpoint: Folder of its model, where there is one.
     """
 
     __test__ = False  # pytest takes it for a test otherwise
@@ -41,6 +45,8 @@ class TestedFold:
     name: str
     test: PredictionTable
     validation: PredictionTable | None = None
+    split: Fold | None = None
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sgpmil.evaluation.device import compute_device
 from sgpmil.experiments.job_pool import one_thread
 from sgpmil.experiments.model_rows import TIMING_FILE
 from sgpmil.experiments.study import Job, load_set, sentence
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 
 __all__ = ["TIMED_EPOCHS", "Timed", "time_models"]

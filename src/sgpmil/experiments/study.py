@@ -34,7 +34,7 @@ from sgpmil.experiments.job_pool import run_all
 from sgpmil.experiments.job_progress import job_progress
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import run_lock
 from sgpmil.training.defaults import default_training
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings

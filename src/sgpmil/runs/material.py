@@ -11,11 +11,10 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.tables import listed
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError, SlideError
+from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.runs.run_folder import read_description
-from sgpmil.runs.run_predictions import read_tested_folds
+from sgpmil.runs.results import open_results
 from sgpmil.runs.slide_picture import SlidePicture, outlines_of
 from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
@@ -78,21 +77,7 @@ class SlideSources:
         return replace(picture, outlines=rings, outlined=name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaterialFold:
-    """A fold of the run.
-
-    Args:
-        name: Name of the fold.
-        test: Predictions of its test slides, the instances labelled by annotations where given.
-        validation: Predictions of its validation slides, where there are any.
-        checkpoint: Folder of its model, where there is one.
-    """
-
-    name: str
-    test: PredictionTable
-    validation: PredictionTable | None = None
-    checkpoint: Path | None = None
+MaterialFold = TestedFold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,36 +147,26 @@ def read_material(
     """
     if mpp is not None and not 0 < mpp < math.inf:
         raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
-    place = Path(path)
-    damaged: dict[str, str] = {}
-    found = read_tested_folds(place, damaged=damaged)
-    if not found.folds:
+    results = open_results(path)
+    if not results.folds:
         raise ExplanationError(
-            f"Expected a run with at least one fold that is done at {place}, but none is. "
+            f"Expected a run with at least one fold that is done at {results.path}, but none is. "
             "Go on with it: sgpmil train … --resume."
         )
-    is_run = (place / "run.json").exists()
-    # A fold's folder lies in its run's.
-    home = place if is_run else place.resolve().parent
-    description = read_description(home) if (home / "run.json").exists() else {}
-    labeller = None if annotations is None else InstanceLabeller(annotations, min_coverage)
-    folds = tuple(
-        MaterialFold(
-            fold.name,
-            fold.test if labeller is None else labeller.label(fold.test).table,
-            fold.validation,
-            _checkpoint(place / f"fold-{fold.name}" if is_run else place),
-        )
-        for fold in found.folds
-    )
+    damaged: dict[str, str] = {}
+    folds = results.load(damaged)
+    if annotations is not None:
+        labeller = InstanceLabeller(annotations, min_coverage)
+        folds = tuple(replace(fold, test=labeller.label(fold.test).table) for fold in folds)
+    description = {} if results.run is None else results.run.description
     wanted = {slide_id for fold in folds for slide_id in fold.test.slide_ids}
     bags, missing = _embeddings(description.get("data", {}), features, wanted)
     return RunMaterial(
-        place,
+        results.path,
         str(description.get("settings", {}).get("model", "")),
         folds[0].test.class_names,
         folds,
-        found.unfinished,
+        results.unfinished,
         bags,
         missing,
         damaged,
@@ -203,10 +178,6 @@ def read_material(
         ),
         description,
     )
-
-
-def _checkpoint(folder: Path) -> Path | None:
-    return folder if (folder / "checkpoint.json").exists() else None
 
 
 def _embeddings(

@@ -18,6 +18,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable, check_prediction
 from sgpmil.runs.prediction_columns import BLANK, Columns, column_roles, labels_of, numbers_of
 
 __all__ = [
+    "TABLE",
     "PredictionTable",
     "read_predictions",
     "require_file",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 FilePath = str | os.PathLike[str]
+
+TABLE = "predictions.parquet"
+"""Name of the table in a folder of predictions."""
 
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
@@ -94,13 +98,13 @@ def read_predictions(path: FilePath) -> PredictionTable:
     ``slide_id, label, p_<class>, …`` with the names of classes for labels.
 
     Args:
-        path: File to read; a CSV unless it is parquet.
+        path: File to read, a CSV unless it is parquet; or a folder of predictions.
 
     Raises:
         PredictionError: The file is missing, damaged or empty, or its content is not a table
             of predictions.
     """
-    file = Path(path)
+    file = Path(path) / TABLE if Path(path).is_dir() else Path(path)
     require_file(file, "predictions")
     with file.open("rb") as stream:
         is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}

@@ -12,20 +12,31 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.runs.instance_files import read_instance_scores, write_instance_scores
-from sgpmil.runs.prediction_files import read_predictions, write_predictions
+from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions
 
-__all__ = ["is_prediction_folder", "read_prediction_folder", "write_prediction_folder"]
+__all__ = [
+    "is_prediction_folder",
+    "read_instance_scores",
+    "read_prediction_folder",
+    "read_slide_scores",
+    "write_instance_scores",
+    "write_prediction_folder",
+]
 
-_TABLE = "predictions.parquet"
+_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std")
+_DATASETS = (*_SCORES, "coords", "instance_labels")
 
 
 def is_prediction_folder(folder: Path) -> bool:
-    """Say whether a folder holds complete predictions."""
-    return (folder / _TABLE).exists()
+    """Return whether a folder holds complete predictions."""
+    return (folder / TABLE).exists()
 
 
 def write_prediction_folder(
@@ -38,7 +49,7 @@ def write_prediction_folder(
     """Write predictions slide by slide, the table last.
 
     Args:
-        folder: Where to; predictions that are there are replaced.
+        folder: Folder to write to; predictions in it are replaced.
         predictions: Predictions, possibly made while they are written.
         class_names: Name of each class.
         keep_instances: Whether the table returned has the scores of the instances, which of many
@@ -52,7 +63,7 @@ def write_prediction_folder(
     """
     place = Path(folder)
     # Old scores beside a new table, or a new score beside an old table, would be mixed runs.
-    (place / _TABLE).unlink(missing_ok=True)
+    (place / TABLE).unlink(missing_ok=True)
     shutil.rmtree(place / "attention", ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     kept = []
@@ -61,36 +72,108 @@ def write_prediction_folder(
             write_instance_scores(_scores_path(place, prediction.slide_id), prediction.instances)
         kept.append(prediction if keep_instances else replace(prediction, instances=None))
     table = PredictionTable(tuple(kept), class_names)
-    write_predictions(place / _TABLE, table)
+    write_predictions(place / TABLE, table)
     return table
 
 
 def read_prediction_folder(
-    folder: str | os.PathLike[str], damaged: dict[str, str] | None = None
+    path: str | os.PathLike[str], damaged: dict[str, str] | None = None
 ) -> PredictionTable:
     """Read predictions, with the scores of the instances where there are any.
 
     Args:
-        folder: The folder.
+        path: The folder; or the file of a table, which has no scores.
         damaged: Takes the reason of each slide whose scores cannot be read, which then has none;
             without it they are an error.
 
     Raises:
         PredictionError: A file is missing or damaged.
     """
-    place = Path(folder)
-    table = read_predictions(place / _TABLE)
+    table = read_predictions(path)
     predictions = []
     for prediction in table.predictions:
-        path = _scores_path(place, prediction.slide_id)
         try:
-            scores = read_instance_scores(path) if path.exists() else None
+            scores = read_slide_scores(path, prediction.slide_id)
         except PredictionError as error:
             if damaged is None:
                 raise
             damaged[prediction.slide_id], scores = str(error), None
         predictions.append(replace(prediction, instances=scores))
     return PredictionTable(tuple(predictions), table.class_names)
+
+
+def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> InstanceScores | None:
+    """Read the scores of one slide's instances; None where there are none.
+
+    Args:
+        folder: Folder of predictions.
+        slide_id: Name of the slide.
+
+    Raises:
+        PredictionError: The file is damaged.
+    """
+    path = _scores_path(Path(folder), slide_id)
+    return read_instance_scores(path) if path.exists() else None
+
+
+def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:
+    """Write the scores of one slide's instances as HDF5.
+
+    Datasets: ``attention_mean``, ``attention_std``, ``evidence_mean``, ``evidence_std``,
+    ``margin_std``, ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``;
+    those that the scores do not have are left out.
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        scores: Scores of the instances.
+    """
+    import h5py
+
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        for name in _SCORES:
+            if (array := getattr(scores, name)) is not None:
+                file.create_dataset(name, data=array)
+        if scores.coords is not None:
+            coords = file.create_dataset("coords", data=scores.coords.astype(np.int64))
+            if scores.patch_size is not None:
+                coords.attrs["patch_size_level0"] = scores.patch_size
+        if scores.instance_labels is not None:
+            file.create_dataset("instance_labels", data=scores.instance_labels.astype(np.int64))
+
+
+def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
+    """Read what `write_instance_scores` wrote.
+
+    Args:
+        path: File to read.
+
+    Raises:
+        PredictionError: The file is missing or damaged, or lacks the attention.
+    """
+    import h5py
+
+    file = Path(path)
+    require_file(file, "instance scores")
+    try:
+        with h5py.File(file, "r") as content:
+            found = {name: content[name][()] for name in _DATASETS if name in content}
+            attributes = content["coords"].attrs if "coords" in content else {}
+            patch_size = attributes.get("patch_size_level0")
+    except (OSError, RuntimeError, KeyError, TypeError) as error:
+        raise PredictionError(
+            f"Expected instance scores as HDF5 in '{file}', but it cannot be read ({error}). "
+            "Write it again."
+        ) from error
+    missing = [name for name in _SCORES[:2] if name not in found]
+    if missing:
+        raise PredictionError(
+            f"Expected the dataset '{missing[0]}' in '{file}', but got {sorted(found)}. "
+            "Write the instance scores again."
+        )
+    return InstanceScores(
+        **found,
+        patch_size=None if patch_size is None else int(patch_size),
+    )
 
 
 def _scores_path(folder: Path, slide_id: str) -> Path:

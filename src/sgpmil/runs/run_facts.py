@@ -9,7 +9,7 @@ from sgpmil.bags.labels import clean_slide_id, read_labels
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SgpmilError
 from sgpmil.runs.material import RunMaterial
-from sgpmil.runs.run_folder import read_run
+from sgpmil.runs.run import Run, is_run
 
 __all__ = ["RunFacts", "run_facts"]
 
@@ -121,10 +121,8 @@ def _patients(material: RunMaterial) -> dict[str, str]:
 
 
 def _splits(path: Path) -> tuple[Fold, ...]:
-    if not (path / "run.json").exists() or not (path / "splits").is_dir():
-        return ()
     try:
-        return read_run(path).read_folds()
+        return tuple(Run.open(path).splits.values()) if is_run(path) else ()
     except SgpmilError:
         return ()
 

@@ -27,8 +27,7 @@ from sgpmil.evaluation.summary import (
 from sgpmil.gpu.resident import fits_on_device, on_device
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, find_model, resolve_settings
-from sgpmil.runs.run_folder import RunFolder, open_run
-from sgpmil.runs.run_lock import run_lock
+from sgpmil.runs.run import Run, RunFold, run_lock
 from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
 from sgpmil.training.folds_at_once import MOST_AT_ONCE, default_folds_at_once
@@ -161,21 +160,24 @@ def cross_validate(
         folder = None
         if run is not None:
             stack.enter_context(run_lock(Path(run)))
-            folder = open_run(
-                Path(run), folds, description, data=data, resume=resume, overwrite=overwrite
+            folder = Run.create(
+                run, folds, description, data=data, resume=resume, overwrite=overwrite
             )
         bars = stack.enter_context(run_progress(settings.epochs, show=progress))
-        done_before = {f.name for f in folds if folder is not None and folder.is_done(f.name)}
+        done_before = {f.name for f in folds if folder is not None and folder.folds[f.name].is_done}
         wanted = [fold for fold in folds if fold.name in selected | done_before]
 
         def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
             fold = wanted[number]
             done = fold.name in done_before
+            on_disk = None if folder is None else folder.folds[fold.name]
             with bars.fold(f"{name}, fold {fold.name} ({number + 1} of {len(wanted)})") as bar:
                 predictions = (
-                    folder.read(fold.name)
-                    if done and folder is not None
-                    else _run_fold(bags, fold, model, model_settings, settings, folder, resume, bar)
+                    on_disk.load(with_validation=False).test
+                    if done and on_disk is not None
+                    else _run_fold(
+                        bags, fold, model, model_settings, settings, on_disk, resume, bar
+                    )
                 )
                 metrics = evaluate(predictions, fold.name)
                 bar.say(_fold_line(metrics, done))
@@ -192,7 +194,7 @@ def cross_validate(
         )
         tables, metrics = zip(*results, strict=True)
         if folder is not None:
-            write_metrics(folder.metrics, metrics)
+            write_metrics(folder.metrics_path, metrics)
     return CrossValidation(tuple(metrics), tuple(tables), None if run is None else Path(run))
 
 
@@ -202,7 +204,7 @@ def _run_fold(
     model: ModelLike,
     model_settings: Mapping[str, Any] | None,
     settings: TrainingSettings,
-    folder: RunFolder | None,
+    on_disk: RunFold | None,
     resume: bool,
     bar: FoldProgress,
 ) -> PredictionTable:
@@ -212,7 +214,7 @@ def _run_fold(
         model=model,
         model_settings=model_settings,
         training=settings,
-        folder=None if folder is None else folder.fold(fold.name),
+        folder=None if on_disk is None else on_disk.path,
         resume=resume,
         on_epoch=bar.epoch,
     )
@@ -236,11 +238,11 @@ def _run_fold(
         )
 
     test = predicted(fold.test)
-    if folder is not None:
+    if on_disk is not None:
         # Thresholds, temperatures and prediction sets are fitted on the validation slides.
         validation = predicted(fold.val) if fold.val else None
         with resting():
-            folder.write(fold.name, test, validation)
+            on_disk.write(test, validation)
     return test
 
 

@@ -11,7 +11,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.models import build_model, save_model
 from sgpmil.runs.material import MaterialFold, RunMaterial
-from sgpmil.runs.run_folder import open_run
+from sgpmil.runs.run import Run
 
 CLASSES = ("normal", "tumour")
 SIDE = 64
@@ -84,15 +84,17 @@ def write_run(path, features, slides):
         "model_settings": {"hidden_dims": [8], "gp_dim": 4, "num_inducing": 5},
         "training": {"epochs": 3},
     }
-    run = open_run(path, folds, settings, data={"folder": features, "labels": None})
+    run = Run.create(path, folds, settings, data={"folder": features, "labels": None})
     features.mkdir()
     slides.mkdir()
     for fold in range(2):
         network = build_model("sgpmil", in_dim=4, num_classes=2, **SIZES).eval()
-        run.fold(str(fold)).mkdir(parents=True)
-        save_model(network, run.fold(str(fold)) / "checkpoint.safetensors", class_names=CLASSES)
+        run.folds[str(fold)].path.mkdir(parents=True)
+        save_model(
+            network, run.folds[str(fold)].path / "checkpoint.safetensors", class_names=CLASSES
+        )
         test = table(names[fold], fold, flip=names[fold][2:3])
-        run.write(str(fold), test, table(held[fold], 50 + fold, flip=held[fold][4:5]))
+        run.folds[str(fold)].write(test, table(held[fold], 50 + fold, flip=held[fold][4:5]))
         for number, name in enumerate(names[fold]):
             rng = np.random.default_rng(100 * fold + number)
             with h5py.File(features / f"{name}.h5", "w") as file:
