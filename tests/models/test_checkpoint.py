@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models import checkpoint
 from sgpmil.models.checkpoint import load_model, save_model
-from sgpmil.models.registry import list_models
+from sgpmil.models.registry import build_model, list_models
 
 from .small import random_bags, small_model
 
@@ -134,7 +135,7 @@ def test_weights_of_another_model(saved):
 def test_a_newer_format_asks_for_an_upgrade(saved):
     _, path = saved
     edit(path, format_version=checkpoint.FORMAT_VERSION + 1)
-    with pytest.raises(CheckpointError, match=r"format version 2, .* Upgrade sgpmil"):
+    with pytest.raises(CheckpointError, match=r"format version 3, .* Upgrade sgpmil"):
         load_model(path)
 
 
@@ -196,3 +197,21 @@ def test_double_precision_stays(name, tmp_path):
     save_model(model, tmp_path / "checkpoint.safetensors", class_names=("a", "b"))
     loaded, _ = load_model(tmp_path)
     assert next(loaded.parameters()).dtype == torch.float64
+
+
+def test_the_target_of_a_model_is_kept_and_checkpoints_of_the_first_version_open(tmp_path):
+    target = ClassTarget(("normal", "tumor", "stroma"))
+    model = build_model("mean-pool", in_dim=4, target=target)
+    path = save_model(model, tmp_path / "a.safetensors")
+    again, info = load_model(path)
+    assert again.target == info.target == target
+    description = path.with_suffix(".json")
+    content = json.loads(description.read_text())
+    assert content.pop("target") == {"kind": "class", "names": list(target.names)}
+    old = content | {"format_version": 1, "class_names": list(target.names)}
+    description.write_text(json.dumps(old))
+    old_model, old_info = load_model(path)
+    assert old_info.target == target
+    assert old_info.class_names == target.names
+    for name, value in again.state_dict().items():
+        assert torch.equal(old_model.state_dict()[name], value)

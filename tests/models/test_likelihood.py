@@ -5,8 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError
 from sgpmil.models.likelihood import LIKELIHOODS, negative_log_likelihood
+
+TARGET = ClassTarget(("no", "yes"))
 
 
 def directly(logits, labels, likelihood):
@@ -35,7 +38,8 @@ def test_formulas_and_jensens_order(num_bags, num_samples, num_classes, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(num_bags, num_samples, num_classes, generator=generator).double()
     labels = torch.randint(num_classes, (num_bags,), generator=generator)
-    losses = {name: negative_log_likelihood(logits, labels, name).item() for name in LIKELIHOODS}
+    target = ClassTarget.numbered(num_classes)
+    losses = {n: negative_log_likelihood(target, logits, labels, n).item() for n in LIKELIHOODS}
     for name, loss in losses.items():
         assert loss == pytest.approx(directly(logits, labels, name), rel=1e-10)
     assert losses["mean_log_prob"] >= losses["log_mean_prob"] - 1e-12
@@ -45,20 +49,21 @@ def test_formulas_and_jensens_order(num_bags, num_samples, num_classes, seed):
 def test_forms_differ_for_samples_that_disagree_and_agree_for_one():
     logits = torch.tensor([[[4.0, 0.0], [0.0, 4.0]]]).double()
     values = {
-        name: negative_log_likelihood(logits, torch.tensor([0]), name).item()
+        name: negative_log_likelihood(TARGET, logits, torch.tensor([0]), name).item()
         for name in LIKELIHOODS
     }
     assert values["mean_logits"] == pytest.approx(math.log(2))
     assert values["log_mean_prob"] == pytest.approx(math.log(2))
     assert values["mean_log_prob"] == pytest.approx(2 + math.log(1 + math.exp(-4)))
-    one = {negative_log_likelihood(logits[:, :1], torch.tensor([0]), n).item() for n in LIKELIHOODS}
+    label = torch.tensor([0])
+    one = {negative_log_likelihood(TARGET, logits[:, :1], label, n).item() for n in LIKELIHOODS}
     assert max(one) - min(one) < 1e-12
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_extreme_logits_stay_finite(likelihood):
     logits = torch.tensor([[[1e4, -1e4], [1e4, -1e4]]], requires_grad=True)
-    loss = negative_log_likelihood(logits, torch.tensor([1]), likelihood)
+    loss = negative_log_likelihood(TARGET, logits, torch.tensor([1]), likelihood)
     assert loss.item() == pytest.approx(2e4)
     loss.backward()
     assert logits.grad.isfinite().all()
@@ -66,4 +71,4 @@ def test_extreme_logits_stay_finite(likelihood):
 
 def test_unknown_likelihood_lists_the_known():
     with pytest.raises(SettingsError, match=r"one of mean_log_prob, .* but got 'elbo'"):
-        negative_log_likelihood(torch.zeros(1, 1, 2), torch.tensor([0]), "elbo")
+        negative_log_likelihood(TARGET, torch.zeros(1, 1, 2), torch.tensor([0]), "elbo")

@@ -58,15 +58,15 @@ class ABMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     recordable = Recordable.STEPS
     settings: ABMILSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: ABMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: ABMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
         self.gate = (
@@ -74,7 +74,7 @@ class ABMIL(MILModel):
         )
         self.attention = nn.Linear(settings.attention_dim, 1)
         self.dropout = nn.Dropout(settings.dropout)
-        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+        self.classifier = nn.Linear(settings.hidden_dim, num_outputs)
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

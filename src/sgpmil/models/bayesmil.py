@@ -101,7 +101,7 @@ class BayesMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         recordable = Recordable.BAGS
     settings: How it is built.
     """
@@ -111,8 +111,8 @@ class BayesMIL(MILModel):
     grid: Tensor
     prior: Tensor
 
-    def __init__(self, in_dim: int, num_classes: int, settings: BayesMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: BayesMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         hidden, width = settings.hidden_dim, settings.attention_dim
         first = nn.Linear(self.feature_dim, hidden)
         nn.init.xavier_normal_(first.weight)
@@ -121,14 +121,14 @@ class BayesMIL(MILModel):
         self.gate = VariationalLinear(hidden, width, log_alpha=-4.0)
         self.value = VariationalLinear(hidden, width, log_alpha=-4.0)
         self.attention = VariationalLinear(width, 2, log_alpha=-4.0)
-        self.classifier = VariationalLinear(hidden, num_classes, log_alpha=-3.0)
+        self.classifier = VariationalLinear(hidden, num_outputs, log_alpha=-3.0)
         self.dropout = nn.Dropout(settings.dropout)
         # A buffer, so that a checkpoint knows whether its training bags had coordinates, and a
         # number, so that nobody waits for a device to say so.
         self.register_buffer("grid", torch.tensor(_UNDECIDED))
         self._grid = _UNDECIDED
         self.register_load_state_dict_post_hook(_read_grid)
-        table = _BINARY_PRIOR if num_classes == 2 else (_PRIOR,) * num_classes
+        table = _BINARY_PRIOR if num_outputs == 2 else (_PRIOR,) * num_outputs
         self.register_buffer("prior", torch.tensor(table), persistent=False)
 
     @property
@@ -193,7 +193,8 @@ class BayesMIL(MILModel):
         """Cross-entropy of the samples, and the two divergences."""
         del num_bags
         settings = self.settings
-        terms = {"cross_entropy": negative_log_likelihood(output.logits, labels, "mean_log_prob")}
+        fit = negative_log_likelihood(self.target, output.logits, labels, "mean_log_prob")
+        terms = {"cross_entropy": fit}
         if settings.weight_penalty > 0:
             divergence = torch.stack([layer.penalty() for layer in self.variational_layers]).sum()
             terms["weight_penalty"] = settings.weight_penalty * divergence

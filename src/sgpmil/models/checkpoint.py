@@ -15,13 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from sgpmil.bags.files import atomic_path, write_text
+from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, build_model, find_model
 
 __all__ = ["CheckpointInfo", "load_model", "save_model"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CUSTOM_KERNEL = "custom:"
 
 
@@ -32,26 +33,38 @@ class CheckpointInfo:
     Args:
         model: Name of the model in the registry, or where its class is defined.
         in_dim: Number of features of an instance.
-        class_names: Class names, in the order of the logits.
+        target: What the model predicts.
         settings: The model's settings.
         details: Whatever else is worth keeping (encoder, epoch, data fingerprint).
     """
 
     model: str
     in_dim: int
-    class_names: tuple[str, ...]
+    target: Target
     settings: Mapping[str, Any]
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each output, in the order of the logits."""
+        return self.target.names
 
 
 def save_model(
     model: MILModel,
     path: Path | str,
     *,
-    class_names: tuple[str, ...],
+    class_names: tuple[str, ...] | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model to ``path`` (``.safetensors``) and its description beside it (``.json``).
+
+    Args:
+        model: The model.
+        path: Where to write it.
+        class_names: Name of each class, where the model does not know them: one that was built
+            with `num_classes` alone.
+        details: Whatever else is worth keeping (encoder, epoch, data fingerprint).
 
     Raises:
         CheckpointError: The folder cannot be written.
@@ -60,9 +73,16 @@ def save_model(
     settings = asdict(model.settings)
     if "kernel" in settings and not isinstance(settings["kernel"], str):
         settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
-    name = model.name or find_model(model).name
-    info = CheckpointInfo(name, model.in_dim, class_names, settings, dict(details or {}))
-    text = json.dumps({"format_version": FORMAT_VERSION, **asdict(info)}, indent=2)
+    target = model.target if class_names is None else ClassTarget(class_names)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "model": model.name or find_model(model).name,
+        "in_dim": model.in_dim,
+        "target": target.to_json(),
+        "settings": settings,
+        "details": dict(details or {}),
+    }
+    text = json.dumps(content, indent=2)
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     try:
         with atomic_path(weights) as temporary:
@@ -92,7 +112,8 @@ def load_model(
     try:
         content = json.loads(description.read_text())
         version = int(content.pop("format_version"))
-        content["class_names"] = tuple(content["class_names"])
+        content["target"] = read_target(content)
+        content.pop("class_names", None)  # of the first version
         info = CheckpointInfo(**content)
     except FileNotFoundError as error:
         raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
@@ -114,7 +135,7 @@ def load_model(
             f"{weights} was trained with a kernel of your own ({values['kernel']}): "
             "pass it again, load_model(path, kernel=...)."
         )
-    network = build_model(model, in_dim=info.in_dim, num_classes=len(info.class_names), **values)
+    network = build_model(model, in_dim=info.in_dim, target=info.target, **values)
     try:
         state = load_file(weights)
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)

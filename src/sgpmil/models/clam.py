@@ -98,26 +98,26 @@ class CLAM(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     recordable = Recordable.STEPS
     settings: CLAMSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: CLAMSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: CLAMSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         width, attention_dim = settings.hidden_dim, settings.attention_dim
         self.mlp = relu_layers((self.feature_dim, width))
         self.value = nn.Linear(width, attention_dim)
         self.gate = nn.Linear(width, attention_dim)
-        num_branches = 1 if settings.branches == "single" else num_classes
+        num_branches = 1 if settings.branches == "single" else num_outputs
         self.attention = nn.Linear(attention_dim, num_branches)
         self.dropout = nn.Dropout(settings.dropout)
-        self.classifier = nn.Linear(width, num_classes)  # a row a class, whatever it is applied to
+        self.classifier = nn.Linear(width, num_outputs)  # a row a class, whatever it is applied to
         # Scores of all classes side by side: (negative, positive) for class 0, for class 1, ...
         self.instance_classifiers = (
-            nn.Linear(width, 2 * num_classes) if settings.instance_weight > 0 else None
+            nn.Linear(width, 2 * num_outputs) if settings.instance_weight > 0 else None
         )
 
     def forward(self, batch: BagBatch) -> ModelOutput:
@@ -187,7 +187,7 @@ class CLAM(MILModel):
 
     def _instance_loss(self, output: ModelOutput, labels: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         found = output.extras
-        scores = found["instance_scores"].unflatten(1, (self.num_classes, 2))
+        scores = found["instance_scores"].unflatten(1, (self.num_outputs, 2))
         segments = Segments(found["offsets"], found["bounds"])
         most, least = extreme_instances(
             found["attention_logits"], segments, self.settings.instances_per_side
@@ -206,11 +206,11 @@ class CLAM(MILModel):
         total = ((positive + negative) / (2 * divisor)).where(is_taken, 0).sum()
         if not self.settings.subtyping:
             return total / len(labels)
-        classes = torch.arange(self.num_classes, device=labels.device).view(-1, 1, 1)
-        rows = most[:, bags].expand(self.num_classes, -1, -1)
+        classes = torch.arange(self.num_outputs, device=labels.device).view(-1, 1, 1)
+        rows = most[:, bags].expand(self.num_outputs, -1, -1)
         others = smooth_top1_svm(scores[rows, classes], torch.zeros_like(rows))
         total = total + (others / divisor).where(is_taken & (classes != own), 0).sum()
-        return total / (self.num_classes * len(labels))
+        return total / (self.num_outputs * len(labels))
 
 
 def extreme_instances(

@@ -7,14 +7,15 @@ from enum import Enum
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.models.embedding import Standardise
 from sgpmil.models.encoder import ENCODERS, build_encoder
+from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.shapes import Float, Int
 
 __all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings", "Recordable"]
@@ -157,9 +158,8 @@ class ModelOutput:
         samples = self.evidence_samples
         if samples is None:
             return None
-        num_classes = samples.shape[2]
-        total = samples.sum(2, keepdim=True)
-        return _std((num_classes * samples - total) / (num_classes - 1))
+        C = samples.shape[2]
+        return _std((C * samples - samples.sum(2, keepdim=True)) / (C - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class MILModel(nn.Module, ABC):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, as the target has them: one a class.
         settings: The model's settings, a frozen dataclass.
     """
 
@@ -198,16 +198,29 @@ class MILModel(nn.Module, ABC):
     name: str = ""
     """The name under which the registry built the model."""
 
+    target: Target
+    """What the outputs predict; numbered classes where `build_model` is given no target."""
+
     epoch: int = 0
     """Number of the epoch in training, which tells it; losses may depend on it."""
 
-    def __init__(self, in_dim: int, num_classes: int, settings: Any) -> None:
+    def __init__(self, in_dim: int, num_outputs: int, settings: Any) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.num_classes = num_classes
+        self.target = ClassTarget.numbered(num_outputs)
         self.settings = settings
         self.standardise = Standardise(in_dim)
         self.encoder, self.feature_dim = build_encoder(settings.encoder, in_dim)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of the target."""
+        return self.target.num_outputs
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, which is that of the outputs."""
+        return self.target.num_outputs
 
     def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
         """Standardise features, and encode them where the model has an encoder.
@@ -253,13 +266,12 @@ class MILModel(nn.Module, ABC):
 
         Args:
             output: What `forward` gave.
-            labels: Class index of each bag.
+            labels: Label of each bag.
             num_bags: Number of bags of the training set, over which terms that belong to the
                 whole model (a KL divergence) are spread.
         """
-        return Loss.of(
-            cross_entropy=F.cross_entropy(output.logits.mean(1), labels), **output.penalties
-        )
+        fit = negative_log_likelihood(self.target, output.logits, labels, "mean_logits")
+        return Loss.of(cross_entropy=fit, **output.penalties)
 
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
         """Adapt what depends on the data before training starts.

@@ -92,7 +92,7 @@ class DGRMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         recordable = Recordable.BAGS
     settings: How it is built.
 
@@ -103,12 +103,12 @@ class DGRMIL(MILModel):
     settings: DGRMILSettings
     centres: Tensor
 
-    def __init__(self, in_dim: int, num_classes: int, settings: DGRMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
-        if settings.normal_class >= num_classes:
+    def __init__(self, in_dim: int, num_outputs: int, settings: DGRMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
+        if settings.normal_class >= num_outputs:
             raise SettingsError(
                 f"Expected normal_class below the number of classes, but got "
-                f"{settings.normal_class} of {num_classes}."
+                f"{settings.normal_class} of {num_outputs}."
             )
         dim = settings.hidden_dim
         self.lower = nn.Linear(self.feature_dim, dim)
@@ -124,7 +124,7 @@ class DGRMIL(MILModel):
             dim, settings.num_heads, dropout=settings.dropout
         )
         self.readout = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
-        self.classifier = nn.Linear(dim, num_classes)
+        self.classifier = nn.Linear(dim, num_outputs)
         self.register_buffer("centres", torch.randn(2, dim))  # of normal and of other bags
 
     @property

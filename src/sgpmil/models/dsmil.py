@@ -88,24 +88,24 @@ class DSMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     recordable = Recordable.STEPS
     settings: DSMILSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: DSMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: DSMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         width, query_dim = self.feature_dim, settings.query_dim
-        self.instance_classifier = nn.Linear(width, num_classes)
+        self.instance_classifier = nn.Linear(width, num_outputs)
         self.query = nn.Sequential(
             nn.Linear(width, query_dim), nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()
         )
         self.value = nn.Sequential()  # the identity
         if settings.value_network:
             self.value.extend([nn.Dropout(settings.dropout), nn.Linear(width, width), nn.ReLU()])
-        self.bag_classifier = nn.Linear(num_classes * width, num_classes)
+        self.bag_classifier = nn.Linear(num_outputs * width, num_outputs)
         for part in (self.instance_classifier, self.query, self.value, self.bag_classifier):
             part.apply(_start_orthogonal)
 
@@ -141,7 +141,7 @@ class DSMIL(MILModel):
             return super().loss(output, labels, num_bags)
         streams = output.extras["bag_logits"], output.extras["max_logits"]
         bag_logits, max_logits = (stream[: len(labels)] for stream in streams)
-        targets = F.one_hot(labels, self.num_classes).to(bag_logits.dtype)
+        targets = F.one_hot(labels, self.num_outputs).to(bag_logits.dtype)
         return Loss.of(
             bag=F.binary_cross_entropy_with_logits(bag_logits, targets) / 2,
             critical=F.binary_cross_entropy_with_logits(max_logits, targets) / 2,
@@ -165,8 +165,8 @@ class DSMIL(MILModel):
         critical: Int[Tensor, "B C"],
     ) -> Float[Tensor, "1 T C"]:
         r"""$\frac12 \sum_c a_{ic} W_{kc}^\top v_i + \frac12 [i = m_k] (c_{ik} - d_k)$."""
-        weight = self.bag_classifier.weight.view(self.num_classes * self.num_classes, -1)
-        shares = (values @ weight.T).unflatten(1, (self.num_classes, self.num_classes))
+        weight = self.bag_classifier.weight.view(self.num_outputs * self.num_outputs, -1)
+        shares = (values @ weight.T).unflatten(1, (self.num_outputs, self.num_outputs))
         pooled = (shares * attention.T.unsqueeze(1)).sum(2)
         is_critical = torch.zeros_like(instance_logits).scatter(0, critical, 1.0)
         foremost = is_critical * (instance_logits - self.instance_classifier.bias)
@@ -185,14 +185,14 @@ def critical_instances(
                 [2, 2]])
     """
     logits = instance_logits.detach()
-    num_rows, num_classes = logits.shape
+    num_rows, num_outputs = logits.shape
     index = segments.index.unsqueeze(1).expand_as(logits)
-    lowest = logits.new_full((len(segments), num_classes), -torch.inf)
+    lowest = logits.new_full((len(segments), num_outputs), -torch.inf)
     peak = lowest.scatter_reduce(0, index, logits, "amax")
     # The largest of a bag with NaN is NaN, which is equal to nothing.
     is_peak = (logits == peak.gather(0, index)) | logits.isnan()
     rows = torch.arange(num_rows, device=logits.device).unsqueeze(1)
-    last = index.new_full((len(segments), num_classes), num_rows - 1)
+    last = index.new_full((len(segments), num_outputs), num_rows - 1)
     return last.scatter_reduce(0, index, rows.where(is_peak, num_rows), "amin")
 
 

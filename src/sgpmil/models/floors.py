@@ -64,17 +64,17 @@ class _PlainPool(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     recordable = Recordable.STEPS
     settings: PoolSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: PoolSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: PoolSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
-        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+        self.classifier = nn.Linear(settings.hidden_dim, num_outputs)
 
 
 # Nothing is published for plain pooling; it is ABMIL with the attention fixed.
@@ -109,7 +109,7 @@ class MaxPool(_PlainPool):
         logits = instance_logits.gather(0, deciding)
         bag_index = batch.bag_index
         chosen = instance_logits.gather(1, logits.argmax(1)[bag_index].unsqueeze(1))
-        others = (instance_logits.sum(1, keepdim=True) - chosen) / (self.num_classes - 1)
+        others = (instance_logits.sum(1, keepdim=True) - chosen) / (self.num_outputs - 1)
         is_deciding = torch.zeros_like(instance_logits).scatter(0, deciding, 1.0)
         evidence = is_deciding * (instance_logits - self.classifier.bias)
         return ModelOutput(
@@ -139,15 +139,15 @@ class BagSize(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     settings: BagSizeSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: BagSizeSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
-        self.classifier = nn.Linear(1, num_classes)
+    def __init__(self, in_dim: int, num_outputs: int, settings: BagSizeSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
+        self.classifier = nn.Linear(1, num_outputs)
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""

@@ -180,14 +180,14 @@ class KernelAttention(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     settings: KernelAttentionSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: KernelAttentionSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: KernelAttentionSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
         self.dropout = nn.Dropout(settings.dropout)
         self.self_attention = KernelSelfAttention(
@@ -199,7 +199,7 @@ class KernelAttention(MILModel):
         )
         self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
         self.attention = nn.Linear(settings.attention_dim, 1)
-        self.classifier = nn.Linear(settings.hidden_dim, num_classes)
+        self.classifier = nn.Linear(settings.hidden_dim, num_outputs)
         own = (self.mlp, self.self_attention, self.value, self.attention, self.classifier)
         for part in own:  # an encoder keeps its own start
             part.apply(_start_xavier)

@@ -1,6 +1,6 @@
-r"""Three ways to score the samples of a bag's logits against its label.
+r"""Likelihoods of labels: three scores of the samples of a bag's logits against its label.
 
-With $p_s = \mathrm{softmax}(\ell_s)$:
+For classes, with $p_s = \mathrm{softmax}(\ell_s)$:
 
 ``mean_log_prob``  $-\frac1S \sum_s \log p_s[y]$ — the paper's ELBO
 ``mean_logits``    $-\log \mathrm{softmax}(\frac1S \sum_s \ell_s)[y]$ — the released code
@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor
 
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float, Int
 
@@ -23,13 +24,32 @@ LIKELIHOODS: tuple[str, ...] = get_args(Likelihood)
 
 
 def negative_log_likelihood(
-    logits: Float[Tensor, "B S C"], labels: Int[Tensor, " B"], likelihood: str
+    target: Target,
+    logits: Float[Tensor, "B S C"],
+    labels: Int[Tensor, " B"],
+    likelihood: str,
 ) -> Float[Tensor, ""]:
     """Average the negative log-likelihood over bags.
+
+    Args:
+        target: What the labels are; each kind of target has its likelihood here.
+        logits: Samples of each bag's outputs.
+        labels: Label of each bag.
+        likelihood: How samples are scored against the label.
 
     Raises:
         SettingsError: No likelihood has that name.
     """
+    if likelihood not in LIKELIHOODS:
+        raise SettingsError(
+            f"Expected likelihood to be one of {', '.join(LIKELIHOODS)}, but got '{likelihood}'."
+        )
+    return _NEGATIVE_LOG[target.kind](logits, labels, likelihood)
+
+
+def _categorical(
+    logits: Float[Tensor, "B S C"], labels: Int[Tensor, " B"], likelihood: str
+) -> Float[Tensor, ""]:
     B, S, C = logits.shape
     if likelihood == "mean_logits":
         return F.cross_entropy(logits.mean(1), labels)
@@ -40,8 +60,7 @@ def negative_log_likelihood(
     log_probs = -picked.view(B, S)
     if likelihood == "mean_log_prob":
         return -log_probs.mean()
-    if likelihood == "log_mean_prob":
-        return -(log_probs.logsumexp(1) - math.log(S)).mean()
-    raise SettingsError(
-        f"Expected likelihood to be one of {', '.join(LIKELIHOODS)}, but got '{likelihood}'."
-    )
+    return -(log_probs.logsumexp(1) - math.log(S)).mean()
+
+
+_NEGATIVE_LOG = {ClassTarget.kind: _categorical}

@@ -113,7 +113,7 @@ class MixMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         recordable = Recordable.BAGS
     settings: How it is built.
 
@@ -127,29 +127,29 @@ class MixMIL(MILModel):
     effect_std: Tensor
     bags_seen: Tensor
 
-    def __init__(self, in_dim: int, num_classes: int, settings: MixMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
-        if settings.likelihood == "bernoulli" and num_classes > 2:
+    def __init__(self, in_dim: int, num_outputs: int, settings: MixMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
+        if settings.likelihood == "bernoulli" and num_outputs > 2:
             raise SettingsError(
                 "Expected two classes for the likelihood 'bernoulli', "
-                f"but got {num_classes}. Use 'categorical'."
+                f"but got {num_outputs}. Use 'categorical'."
             )
-        is_bernoulli = num_classes == 2 and settings.likelihood != "categorical"
-        num_outputs = 1 if is_bernoulli else num_classes
+        is_bernoulli = num_outputs == 2 and settings.likelihood != "categorical"
+        num_heads = 1 if is_bernoulli else num_outputs
         num_features = settings.projection_dim or self.feature_dim
         self.projection: nn.Module = nn.Identity()
         if settings.projection_dim:
             self.projection = nn.Linear(self.feature_dim, num_features)
             # The origin of the features has no effect but through running statistics.
             nn.init.zeros_(self.projection.bias)
-        self.posterior = EffectPosterior(num_outputs, num_features, settings.covariance)
-        self.intercept = nn.Parameter(torch.zeros(num_outputs))
+        self.posterior = EffectPosterior(num_heads, num_features, settings.covariance)
+        self.intercept = nn.Parameter(torch.zeros(num_heads))
         # Mean and deviation of r over training bags: of the posterior's mean, and of each
         # function that prediction draws.
         rows = 1 + settings.num_samples
-        self.register_buffer("effect_mean", torch.zeros(rows, num_outputs))
-        self.register_buffer("effect_std", torch.ones(rows, num_outputs))
-        self.register_buffer("bags_seen", torch.zeros(num_classes))
+        self.register_buffer("effect_mean", torch.zeros(rows, num_heads))
+        self.register_buffer("effect_std", torch.ones(rows, num_heads))
+        self.register_buffer("bags_seen", torch.zeros(num_outputs))
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -178,9 +178,9 @@ class MixMIL(MILModel):
         """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
         if self.training:
             # Not by counting: that would wait for the device.
-            classes = torch.arange(self.num_classes, device=labels.device)
+            classes = torch.arange(self.num_outputs, device=labels.device)
             self.bags_seen += (labels.unsqueeze(1) == classes).sum(0)
-        nll = negative_log_likelihood(output.logits, labels, "mean_log_prob")
+        nll = negative_log_likelihood(self.target, output.logits, labels, "mean_log_prob")
         return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
 
     @torch.no_grad()
@@ -190,7 +190,7 @@ class MixMIL(MILModel):
         self.bags_seen.zero_()
         labels = sample.labels.tolist()
         # A class without bags, or bags without a class, leave effects as they are.
-        if set(labels) == set(range(self.num_classes)):
+        if set(labels) == set(range(self.num_outputs)):
             features = self._features(sample)
             total = features.new_zeros(sample.num_bags, features.shape[1])
             means = total.index_add(0, sample.bag_index, features) / sample.sizes.unsqueeze(1)
@@ -319,7 +319,7 @@ class MixMIL(MILModel):
     def _shares(self, labels: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """How much each bag counts: its class as much as training drew it, or all alike."""
         seen = self.bags_seen.double()
-        counts = labels.clamp(min=0).bincount(minlength=self.num_classes)
+        counts = labels.clamp(min=0).bincount(minlength=self.num_outputs)
         weight = (seen / counts.clamp(min=1))[labels.clamp(min=0)]
         if bool((labels < 0).any()) or bool((weight == 0).any()):
             weight = torch.ones_like(weight)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import SettingsError
 from sgpmil.models.built_in import BUILT_IN
 from sgpmil.models.contract import MILModel
@@ -173,13 +174,21 @@ def resolve_settings(model: ModelLike, settings: Mapping[str, Any]) -> Any:
     return _changed(entry.name, start, values)
 
 
-def build_model(name: ModelLike, *, in_dim: int, num_classes: int, **settings: Any) -> MILModel:
+def build_model(
+    name: ModelLike,
+    *,
+    in_dim: int,
+    num_classes: int | None = None,
+    target: Target | None = None,
+    **settings: Any,
+) -> MILModel:
     """Build a model.
 
     Args:
         name: A name of `list_models`, or a class of models; of a model, a copy is made.
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_classes: Number of classes: short for a target whose classes are named by number.
+        target: What the model predicts.
         settings: Values of the model's settings that differ from its defaults; ``preset``
             names other defaults (``paper`` or ``released`` for SGPMIL).
 
@@ -192,24 +201,27 @@ def build_model(name: ModelLike, *, in_dim: int, num_classes: int, **settings: A
         1209686
     """
     resolved = resolve_settings(name, settings)
-    if in_dim < 1 or num_classes < 2:
+    if target is None:
+        target = ClassTarget.numbered(num_classes or 0)
+    if in_dim < 1 or target.num_outputs < 2:
         raise SettingsError(
-            f"Expected in_dim >= 1 and num_classes >= 2, but got {in_dim} and {num_classes}."
+            "Expected in_dim >= 1 and num_classes >= 2, but got "
+            f"{in_dim} and {target.num_outputs if num_classes is None else num_classes}."
         )
     entry = find_model(name)
     if isinstance(name, MILModel):
-        model = _copied(name, in_dim, num_classes)
+        model = _copied(name, in_dim, target)
     else:
-        model = entry.build(in_dim, num_classes, resolved)
-    model.name = entry.name
+        model = entry.build(in_dim, target.num_outputs, resolved)
+    model.name, model.target = entry.name, target
     return model
 
 
-def _copied(model: MILModel, in_dim: int, num_classes: int) -> MILModel:
-    if (model.in_dim, model.num_classes) != (in_dim, num_classes):
+def _copied(model: MILModel, in_dim: int, target: Target) -> MILModel:
+    if (model.in_dim, model.num_outputs) != (in_dim, target.num_outputs):
         raise SettingsError(
-            f"Expected a model for {in_dim} features and {num_classes} classes, but the "
-            f"{type(model).__name__} is for {model.in_dim} and {model.num_classes}. Build it for "
+            f"Expected a model for {in_dim} features and {target.num_outputs} classes, but the "
+            f"{type(model).__name__} is for {model.in_dim} and {model.num_outputs}. Build it for "
             "these bags, or pass its class."
         )
     try:

@@ -151,15 +151,15 @@ class SGPMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         settings: How it is built.
     """
 
     is_probabilistic: ClassVar[bool] = True
     settings: SGPMILSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: SGPMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: SGPMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         hidden_dim = settings.hidden_dims[-1]
         self.mlp = relu_layers((self.feature_dim, *settings.hidden_dims))
         self.projection = InstanceLinear(hidden_dim, settings.gp_dim)
@@ -176,7 +176,7 @@ class SGPMIL(MILModel):
         )
         if settings.lengthscale_start == "cube":
             set_lengthscale(self.gp.kernel, settings.gp_dim**0.5 / 2)
-        self.classifier = nn.Linear(hidden_dim, num_classes)
+        self.classifier = nn.Linear(hidden_dim, num_outputs)
 
     @property
     def recordable(self) -> Recordable:
@@ -257,7 +257,7 @@ class SGPMIL(MILModel):
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
         """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
-        nll = negative_log_likelihood(output.logits, labels, self.settings.likelihood)
+        nll = negative_log_likelihood(self.target, output.logits, labels, self.settings.likelihood)
         return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
 
     @torch.no_grad()

@@ -75,15 +75,15 @@ class TransMIL(MILModel):
 
     Args:
         in_dim: Number of features of an instance.
-        num_classes: Number of classes.
+        num_outputs: Number of outputs, one a class.
         recordable = Recordable.BAGS
     settings: How it is built.
     """
 
     settings: TransMILSettings
 
-    def __init__(self, in_dim: int, num_classes: int, settings: TransMILSettings) -> None:
-        super().__init__(in_dim, num_classes, settings)
+    def __init__(self, in_dim: int, num_outputs: int, settings: TransMILSettings) -> None:
+        super().__init__(in_dim, num_outputs, settings)
         dim = settings.hidden_dim
         self.mlp = relu_layers((self.feature_dim, dim))
         self.class_token = nn.Parameter(torch.randn(1, dim))
@@ -91,7 +91,7 @@ class TransMIL(MILModel):
         self.second = PreNormAttention(settings)
         self.position = PositionEncoding(dim)
         self.norm = nn.LayerNorm(dim)
-        self.classifier = nn.Linear(dim, num_classes)
+        self.classifier = nn.Linear(dim, num_outputs)
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
