@@ -32,7 +32,7 @@ import torch
 from sgpmil.phantoms import PhantomSettings, make_scene, write_phantom
 from sgpmil.slides.encoders import Encoder, load_encoder
 from sgpmil.slides.extraction import ExtractionSettings, extract_slides, extraction_progress
-from sgpmil.slides.extraction.slide_job import SlideJob
+from sgpmil.slides.extraction.jobs import SlideJob
 from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 
 

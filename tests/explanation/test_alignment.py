@@ -34,7 +34,7 @@ from sgpmil.explanation.maps import patch_side, score_map
 from sgpmil.phantoms import PhantomSettings, make_scene, write_phantom
 from sgpmil.slides.patches import PatchSettings, place_patches
 from sgpmil.slides.reading import open_slide, slide_resolution
-from sgpmil.slides.tissue.area import Tissue
+from sgpmil.slides.tissue.contours import Tissue
 
 SIZE = (2203, 1700)
 """Neither side is a multiple of a patch: the last row and column of the map lie partly outside."""

@@ -6,9 +6,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 import shapely
 from shapely import Point, box
 
-from sgpmil.phantoms.filling import layer_of
+from sgpmil.phantoms.filling import Window, layer_of
 from sgpmil.phantoms.outlines import blob
-from sgpmil.phantoms.windows import Window
 
 
 def by_shapely(area, window):

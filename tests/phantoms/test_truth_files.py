@@ -10,7 +10,7 @@ import shapely
 from sgpmil.phantoms import TissueClass, render_classes
 from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
 from sgpmil.slides.annotations import RegionRule, read_annotations, read_geojson
-from sgpmil.slides.annotations.raster import rasterise
+from sgpmil.slides.annotations.mask import rasterise
 
 from .scenes import SMALL
 

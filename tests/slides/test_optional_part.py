@@ -8,9 +8,9 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import MissingPartError
-from sgpmil.slides.annotations.asap_xml import read_asap_xml
 from sgpmil.slides.annotations.mask import read_mask
 from sgpmil.slides.annotations.patch_labels import patch_coverage
+from sgpmil.slides.annotations.region_files import read_asap_xml
 from sgpmil.slides.annotations.regions import Annotations
 from tests.slides.annotations.drawings import rectangle, write_asap, write_tiff
 

@@ -63,9 +63,8 @@ def annotation_folder(
                 "--regions and --mask-downsample are about --annotations. Add a folder of them."
             )
         return None
-    from sgpmil.slides.annotations.bracs import bracs_rule
     from sgpmil.slides.annotations.folder import ClassRule, open_annotations
-    from sgpmil.slides.annotations.regions import CAMELYON, RegionRule
+    from sgpmil.slides.annotations.regions import CAMELYON, RegionRule, bracs_rule
 
     rule: RegionRule | ClassRule | None = None
     if regions is not None:

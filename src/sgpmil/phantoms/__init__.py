@@ -1,41 +1,30 @@
-"""Synthetic slides: tissue stained with haematoxylin and eosin, of which everything is known.
+"""Synthetic slides, stained with haematoxylin and eosin, with known tissue and tumour.
 
-=================  =============================================================================
-file               holds
-=================  =============================================================================
-settings           what the synthetic slides are to be like
-scene              a slide as a drawing, in microns
-tissue_outline     the outline of the tissue
-anatomy            glands, lymphocytes, fat, vessels and folds
-tumour             the tumour, of exactly the share that was asked for
-pen                what someone drew on the glass
-outlines           the organic shapes that these are made of
-stain              concentrations of the two stains become colours
-render             scenes become pixels, of any window, and classes of pixels
-painter            areas, cells and fibres become colours
-pigments           what each part of the tissue takes up of the stains
-cells              where cells lie, by what is painted there
-nuclei             pictures of single nuclei
-weave              slow changes over a slide, and the fibres that follow them
-textures           grain, fibres and noise that repeat themselves
-lattice            chance that depends on the place alone
-filling            areas become pixels
-windows            windows of a slide
-pyramid_file       a scene becomes a pyramidal TIFF
-truth_files        what is known of a scene becomes GeoJSON
-record             what a folder of phantoms holds
-folder             many slides, in worker processes
-progress           the progress bar
-=================  =============================================================================
+================  ============================================================================
+file              holds
+================  ============================================================================
+scene             a slide as a drawing in microns, and its settings
+outlines          organic shapes, and the outline of the tissue
+anatomy           glands, lymphocytes, fat, vessels, folds and the tumour
+stain             the two stains: their colours, and their uptake by each part of the tissue
+textures          random fields, fibres, grain and noise that depend on the place alone
+weave             slow changes over a slide, and the fibres that follow them
+nuclei            pictures of single nuclei
+cells             positions of cells
+filling           areas as pixels of a window
+painter           pixels of any window of a scene
+pyramid_file      a scene as a pyramidal TIFF
+truth_files       tissue and tumour of a scene as GeoJSON
+folder            many slides with labels, drawn in worker processes
+================  ============================================================================
 
 Scenes are in microns; pixels are of level 0, x to the right and y down.
 """
 
 from sgpmil.phantoms.folder import PhantomFolder, write_phantoms
+from sgpmil.phantoms.painter import TissueClass, render, render_classes
 from sgpmil.phantoms.pyramid_file import write_phantom
-from sgpmil.phantoms.render import TissueClass, render, render_classes
-from sgpmil.phantoms.scene import Scene, make_scene
-from sgpmil.phantoms.settings import PhantomSettings
+from sgpmil.phantoms.scene import PhantomSettings, Scene, make_scene
 
 __all__ = [
     "PhantomFolder",

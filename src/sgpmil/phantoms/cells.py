@@ -3,7 +3,7 @@
 import numpy as np
 
 from sgpmil.phantoms.anatomy import Ring
-from sgpmil.phantoms.filling import layer_of
+from sgpmil.phantoms.filling import Window, layer_of
 from sgpmil.phantoms.nuclei import (
     DIRECTIONS,
     album,
@@ -11,10 +11,9 @@ from sgpmil.phantoms.nuclei import (
     lattice_places,
     stamp,
 )
-from sgpmil.phantoms.pigments import Paint
 from sgpmil.phantoms.scene import Scene
+from sgpmil.phantoms.stain import Paint
 from sgpmil.phantoms.weave import Weave
-from sgpmil.phantoms.windows import Window
 from sgpmil.shapes import Float, Int, UInt8
 
 __all__ = ["SEPTUM", "Cells"]

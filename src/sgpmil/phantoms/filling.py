@@ -1,25 +1,64 @@
-"""Areas become pixels: a pixel belongs to an area when its centre lies inside.
+"""Areas as pixels: a pixel belongs to an area if its centre lies inside.
 
-OpenCV's polygons take in every pixel that their outline touches, so that they are up to a pixel
-larger than the area; here a pixel counts exactly when its centre is inside, wherever the window
-lies.
+OpenCV's polygons include every pixel that their outline touches, so that they are up to a pixel
+larger than the area. Here a pixel counts exactly if its centre is inside, in every window.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sgpmil.phantoms.windows import Window
 from sgpmil.shapes import Bool, Float, Int, UInt8
+from sgpmil.slides.optional_part import Geometry
 
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+__all__ = [
+    "Layer",
+    "Window",
+    "layer_of",
+]
 
-__all__ = ["Layer", "layer_of"]
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A rectangle of level-0 pixels.
+
+    Args:
+        x: Left.
+        y: Top.
+        width: Width.
+        height: Height.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.height, self.width
+
+    def grown(self, margin: int) -> "Window":
+        """Add a margin on every side.
+
+        Example:
+            >>> Window(0, 0, 4, 4).grown(1)
+            Window(x=-1, y=-1, width=6, height=6)
+        """
+        return Window(
+            self.x - margin, self.y - margin, self.width + 2 * margin, self.height + 2 * margin
+        )
+
+    def microns(self, mpp: float) -> tuple[float, float, float, float]:
+        """Give left, top, right and bottom in microns."""
+        return (
+            self.x * mpp,
+            self.y * mpp,
+            (self.x + self.width) * mpp,
+            (self.y + self.height) * mpp,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sgpmil.phantoms.lattice import draw
+from sgpmil.phantoms.textures import draw
 from sgpmil.shapes import Float, Int, UInt8
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
-from sgpmil.phantoms.render import BLOCK, render
+from sgpmil.phantoms.painter import BLOCK, render
 from sgpmil.phantoms.scene import Scene
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package

@@ -3,15 +3,10 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.phantoms.scene import Scene
-
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+from sgpmil.slides.optional_part import Geometry
 
 __all__ = ["write_regions", "write_tissue", "write_tumour"]
 

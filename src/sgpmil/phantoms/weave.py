@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sgpmil.phantoms.lattice import smooth_field
-from sgpmil.phantoms.textures import PERIOD, SPREAD, fibres
-from sgpmil.phantoms.windows import Window
+from sgpmil.phantoms.filling import Window
+from sgpmil.phantoms.textures import PERIOD, SPREAD, fibres, smooth_field
 from sgpmil.shapes import Float, Int, UInt8
 
 __all__ = ["STRAND", "Weave", "weave_in"]

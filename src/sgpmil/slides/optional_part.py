@@ -1,17 +1,27 @@
-"""The packages of the optional part `slides`."""
+"""Packages of the optional part `slides`, loaded when they are first needed."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from sgpmil.errors import MissingPartError
 
-__all__ = ["require_package"]
+if TYPE_CHECKING:
+    from shapely import Geometry
+else:
+    Geometry = Any  # shapely may not be installed
+
+__all__ = ["Geometry", "require_package"]
 
 
-def require_package(name: str) -> None:
-    """Refuse to go on without a package of the part `slides`.
+def require_package(
+    name: str, *, purpose: str = "work with slides", install: str = "'sgpmil[slides]'"
+) -> None:
+    """Raise an error that says how to install a package, unless it is installed.
 
     Args:
         name: Name of the package.
+        purpose: Work that needs it, for the message.
+        install: Requirement that pip installs.
 
     Raises:
         MissingPartError: It is not installed.
@@ -21,6 +31,6 @@ def require_package(name: str) -> None:
     """
     if find_spec(name) is None:
         raise MissingPartError(
-            f"Expected the package '{name}' to work with slides, but it is not installed. "
-            "Install it with: pip install 'sgpmil[slides]'."
+            f"Expected the package '{name}' to {purpose}, but it is not installed. "
+            f"Install it with: pip install {install}."
         )

@@ -10,7 +10,7 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings, lesion_detection
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.slides.annotations import open_annotations
-from sgpmil.slides.annotations.bracs import bracs_rule
+from sgpmil.slides.annotations.regions import bracs_rule
 from tests.evaluation.drawn_slides import COORDS, drawn_folder, drawn_table, is_tumour, prediction
 from tests.slides.annotations.drawings import feature, rectangle, write_geojson
 

@@ -5,11 +5,56 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations.bracs import bracs_rule
-from sgpmil.slides.annotations.folder import open_annotations
-from sgpmil.slides.annotations.regions import RegionRule
+from sgpmil.slides.annotations.folder import open_annotations, read_annotations
+from sgpmil.slides.annotations.mask import AnnotationMask
+from sgpmil.slides.annotations.regions import RegionRule, bracs_rule
 
 from .drawings import feature, rectangle, write_asap, write_geojson, write_tiff
+
+
+@pytest.fixture
+def files(tmp_path):
+    mask = np.zeros((20, 20), dtype=np.uint8)
+    mask[:10, :5] = 255
+    return [
+        write_asap(tmp_path / "a.xml", [("Tumor", rectangle(0, 0, 5, 10))]),
+        write_geojson(tmp_path / "a.geojson", [feature([rectangle(0, 0, 5, 10)], "Cancer")]),
+        write_geojson(tmp_path / "a.json", [feature([rectangle(0, 0, 5, 10)], "Cancer")]),
+        write_tiff(tmp_path / "a.tif", mask),
+        write_tiff(tmp_path / "a.TIFF", mask),
+    ]
+
+
+def area(found):
+    return found.pixels.sum() if isinstance(found, AnnotationMask) else found.positive_area().area
+
+
+def test_format_by_suffix_and_by_content(files, tmp_path):
+    for file in files:
+        assert area(read_annotations(file)) == 50
+        other = tmp_path / f"{file.stem}{file.suffix[1:]}.annotation"
+        other.write_bytes(b"\xef\xbb\xbf" * (file.suffix == ".xml") + file.read_bytes())
+        assert area(read_annotations(other)) == 50
+
+
+def test_options_reach_the_readers(files):
+    xml, geojson, _, tiff, _ = files
+    assert read_annotations(tiff, mask_downsample=4.0).downsample == 4
+    assert read_annotations(tiff, slide_size=(160, 160)).downsample == 8
+    other = RegionRule(positive=("Normal",))
+    assert area(read_annotations(geojson, other)) == 0
+    assert area(read_annotations(xml, RegionRule(excluded=("tumor",)))) == 0
+
+
+def test_other_files(tmp_path):
+    odd = tmp_path / "notes.txt"
+    odd.write_text("lesion at 3 o'clock")
+    with pytest.raises(AnnotationError, match=r"ASAP XML, GeoJSON or TIFF in .*notes\.txt"):
+        read_annotations(odd)
+    with pytest.raises(AnnotationError, match="cannot be read"):
+        read_annotations(tmp_path / "absent")
+    with pytest.raises(AnnotationError, match="cannot be read"):
+        read_annotations(tmp_path / "absent.xml")
 
 
 def test_files_by_slide(tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from sgpmil.slides.encoders.architectures import build_trunk
+from sgpmil.slides.encoders.published import build_trunk
 from sgpmil.slides.encoders.registry import EncoderEntry, find_entry
 
 

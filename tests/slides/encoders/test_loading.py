@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from sgpmil.errors import EncoderError, SettingsError
 from sgpmil.slides.encoders import find_entry, list_encoders, load_encoder, loading
-from sgpmil.slides.encoders.registered import load_registered
+from sgpmil.slides.encoders.published import load_registered
 
 from .stand_ins import random_patches, random_weights, small_entry
 

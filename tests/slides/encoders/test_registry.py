@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[enc
 
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders import encoder_rows, find_entry, list_encoders
-from sgpmil.slides.encoders.architectures import Pooled, build_trunk
+from sgpmil.slides.encoders.published import Pooled, build_trunk
 
 PUBLISHED_MILLIONS = {
     # As the model cards have them; CONCH's counts the captions' towers too and is left out.
@@ -111,3 +113,17 @@ def test_table():
         "CC BY-NC-ND 4.0, to be accepted",
     )
     assert rows[0][4] == "embedded"
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "encoders.md"
+
+
+def test_the_page_has_every_encoder():
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for entry in list_encoders():
+        (row,) = [line for line in lines if line.startswith(f"| `{entry.name}` | {entry.dim} |")]
+        _, _, _, size, precision, pooling, weights, licence, _ = map(str.strip, row.split("|"))
+        assert size.startswith(f"{entry.transform.size} px, {entry.transform.interpolation}")
+        assert (precision, pooling) == (entry.precision, entry.pooling)
+        assert (entry.repository or "embedded") in weights
+        assert licence == entry.licence + (", gated" if entry.is_gated else "")

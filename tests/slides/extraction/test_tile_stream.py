@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
 
-from sgpmil.slides.extraction.settings import ExtractionSettings
-from sgpmil.slides.extraction.slide_job import SlideJob
-from sgpmil.slides.extraction.slide_preparation import PreparedSlide
+from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
+from sgpmil.slides.extraction.preparation import PreparedSlide
 from sgpmil.slides.extraction.tile_stream import SlideBegin, SlideEnd, TileBatch, tile_stream
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, Patches

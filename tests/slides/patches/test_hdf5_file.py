@@ -11,7 +11,7 @@ import pytest
 from sgpmil.slides.patches import write_coords
 from sgpmil.slides.patches.hdf5_file import NewHdf5File
 
-from .test_coords_file import patches
+from .test_patch_files import patches
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):

@@ -1,3 +1,6 @@
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -6,15 +9,27 @@ pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
 
-
 from sgpmil.errors import SlideError
 from sgpmil.slides.reading import slide as slide_module
 from sgpmil.slides.reading.openslide_file import OpenSlideFile
-from sgpmil.slides.reading.slide import level_downsample
+from sgpmil.slides.reading.slide import cut_short, level_downsample, reason, unreadable_pixels
 from sgpmil.slides.reading.tiff_file import TiffSlide
 
 from .slide_files import CMU, TCGA, difference, halves, needs_slides, picture, write_tiff
-from .test_resizing import exact_mean
+from .test_pixels import exact_mean
+
+
+def test_reasons_are_a_few_words():
+    assert reason(OSError("short read.\nmore")) == "short read"
+    assert reason(ValueError()) == "its structure is damaged"
+    assert reason(AttributeError("'NoneType' has no attribute 'x'")) == "its structure is damaged"
+
+
+def test_errors_travel_between_processes():
+    for error in (cut_short(2000, 10, "'a'"), unreadable_pixels(Path("a"), 1, 2, 0, OSError("b"))):
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (type(copy), str(copy)) == (type(error), str(error))
+
 
 BACKENDS = [OpenSlideFile, TiffSlide]
 

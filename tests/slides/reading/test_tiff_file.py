@@ -1,3 +1,4 @@
+import io
 import logging
 import tracemalloc
 
@@ -14,8 +15,8 @@ import tifffile
 from sgpmil.errors import SlideError
 from sgpmil.slides.reading import tiff_pixels
 from sgpmil.slides.reading.openslide_file import OpenSlideFile
-from sgpmil.slides.reading.slide import Level
-from sgpmil.slides.reading.tiff_file import TiffSlide
+from sgpmil.slides.reading.slide import CutShortError, Level
+from sgpmil.slides.reading.tiff_file import TiffSlide, check_chain
 
 from .slide_files import CMU, TCGA, halves, needs_slides, picture, write_ome, write_tiff
 
@@ -347,3 +348,27 @@ def test_damage_is_said_once(tmp_path, image, rng, capfd, caplog, recwarn):
     assert not caplog.records
     assert not recwarn.list
     assert logging.getLogger("tifffile").level == logging.NOTSET
+
+
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("bigtiff", [False, True])
+def test_pages_beyond_the_end(byteorder, bigtiff):
+    stream = io.BytesIO()
+    with tifffile.TiffWriter(stream, bigtiff=bigtiff, byteorder=byteorder) as writer:
+        for level in halves(picture(64, 64), 3):
+            writer.write(level, photometric="rgb", metadata=None)
+    content = stream.getvalue()
+    whole = io.BytesIO(content)
+    check_chain(whole, "'a'")
+    assert whole.tell() == 0
+    with tifffile.TiffFile(io.BytesIO(content)) as tiff:
+        last = tiff.pages[2].offset
+    check_chain(io.BytesIO(content[: last + 400]), "'a'")
+    for length in (3, 7, last // 2, last + 1, last + 30):
+        with pytest.raises(CutShortError, match=f"'a', but got {length:,}: the file is cut short"):
+            check_chain(io.BytesIO(content[:length]), "'a'")
+
+
+def test_a_chain_that_bites_its_tail_ends():
+    page = (8).to_bytes(4, "little")
+    check_chain(io.BytesIO(b"II*\0" + page + bytes(2) + page), "'a'")

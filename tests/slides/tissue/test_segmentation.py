@@ -12,9 +12,16 @@ import shapely
 from sgpmil.errors import SettingsError
 from sgpmil.slides.reading import Resolution
 from sgpmil.slides.tissue import TissueSettings, segment_tissue
-from sgpmil.slides.tissue.segmentation import MOST_PIXELS
+from sgpmil.slides.tissue.segmentation import (
+    FAINT,
+    FAINTEST,
+    MOST_PIXELS,
+    find_ink,
+    staining,
+    staining_threshold,
+)
 
-from .drawn_slides import MPP, RESOLUTION, Drawing, DrawnSlide, blob, dice
+from .drawn_slides import EOSIN, HAEMATOXYLIN, MPP, RESOLUTION, Drawing, DrawnSlide, blob, dice
 
 SLIDES = Path(__file__).resolve().parents[4] / "shared" / "data" / "slides"
 COLON = Path(__file__).resolve().parents[4] / "shared" / "data" / "colon" / "images"
@@ -299,3 +306,130 @@ def test_real_pictures_full_of_tissue():
     assert shares[white < 0.1].min() > 0.97
     # What is white there is the inside of glands.
     assert (shares + white)[white < 0.2].min() > 0.97
+
+
+GLASS = (240.0, 236.0, 225.0)
+
+
+def picture(*colours, share=None):
+    """Stripes of colours."""
+    rows = [
+        np.tile(np.array(c, dtype=np.float32), (n, 30, 1))
+        for c, n in zip(colours, share or [10] * len(colours), strict=True)
+    ]
+    return np.concatenate(rows)
+
+
+def everything(image):
+    return np.ones(image.shape[:2], dtype=bool)
+
+
+def test_saturation_is_counted_from_the_glass():
+    image = picture(GLASS, (216.0, 118.0, 180.0))
+    stain, glass = staining(image, everything(image))
+    assert glass[:10].all()
+    assert not glass[10:].any()
+    np.testing.assert_allclose(stain[:10], 0, atol=1e-6)
+    # Relative to the glass: 0.9, 0.5 and 0.8; as it is: 1 - 118 / 216.
+    np.testing.assert_allclose(stain[10:], min(1 - 0.5 / 0.9, 1 - 118 / 216), rtol=1e-5)
+
+
+def test_shadows_and_uneven_light_change_nothing():
+    image = picture(GLASS, (216.0, 118.0, 180.0))
+    shaded = image * np.linspace(0.9, 1, 30, dtype=np.float32)[None, :, None]
+    np.testing.assert_allclose(
+        staining(shaded, everything(image))[0], staining(image, everything(image))[0], atol=1e-5
+    )
+
+
+def test_without_glass_white_takes_its_place():
+    image = picture((200.0, 120.0, 160.0), (230.0, 190.0, 215.0))
+    stain, glass = staining(image, everything(image))
+    assert not glass.any()
+    np.testing.assert_allclose(stain[:10], 1 - 120 / 200, rtol=1e-5)
+    assert staining_threshold(stain, everything(image), glass) == FAINTEST
+
+
+def test_the_threshold_never_falls_between_pale_and_dark_tissue():
+    # A tenth is glass; Otsu alone would part the two kinds of tissue.
+    stain = np.repeat(np.float32([0.002, 0.1, 0.5]), [3, 14, 13])[:, None].repeat(30, axis=1)
+    glass = stain < 0.01
+    assert staining_threshold(stain, np.ones_like(glass), glass) == pytest.approx(FAINT)
+
+
+def test_the_threshold_is_above_the_noise_of_the_glass():
+    rng = np.random.default_rng(0)
+    stain = np.abs(rng.normal(0, 0.02, (200, 200))).astype(np.float32)
+    everything_is_glass = np.ones((200, 200), dtype=bool)
+    found = staining_threshold(stain, everything_is_glass, everything_is_glass)
+    # Median and median deviation of |N(0, 1)|: 0.6745 and 0.3990.
+    assert found == pytest.approx(0.02 * (0.6745 + 6 * 1.4826 * 0.3990), rel=0.03)
+    assert (stain > found).mean() < 1e-4
+
+
+def test_between_the_limits_it_is_halfway_on_the_scale_of_logarithms():
+    stain = np.repeat(np.float32([0.002, 0.2]), [15, 15])[:, None].repeat(30, axis=1)
+    glass = stain < 0.01
+    found = staining_threshold(stain, np.ones_like(glass), glass)
+    assert FAINTEST <= found <= FAINT
+
+
+PIXEL = 8.0
+
+
+def spot(colour, side=20):
+    """Paint a square in the middle of glass; say which of its pixels are ink."""
+    image = np.full((60, 60, 3), 243, dtype=np.float32)
+    first, last = 30 - side // 2, 30 + side // 2
+    image[first:last, first:last] = colour
+    return find_ink(image, PIXEL)[first:last, first:last]
+
+
+BLUE = [(40, 60, 180), (50, 45, 150), (89, 104, 190), (30, 40, 110), (36, 28, 107)]
+GREEN = [(40, 150, 70), (20, 130, 130), (120, 200, 140)]
+RED = [(215, 30, 40), (240, 50, 60), (190, 20, 50)]
+BLACK = [(0, 0, 0), (12, 0, 8), (40, 40, 45), (90, 90, 95), (121, 121, 126)]
+
+
+@pytest.mark.parametrize("colour", [*BLUE, *GREEN, *RED, *BLACK])
+def test_inks(colour):
+    assert spot(colour).all()
+
+
+@pytest.mark.parametrize("eosin", [0.0, 0.05, 0.3, 0.8, 1.2])
+@pytest.mark.parametrize("haematoxylin", [0.0, 0.1, 0.4, 0.8])
+@pytest.mark.parametrize("glass", [243, 200])
+def test_stains_are_no_ink(eosin, haematoxylin, glass):
+    assert not spot(glass * np.exp(-eosin * EOSIN - haematoxylin * HAEMATOXYLIN)).any()
+
+
+@pytest.mark.parametrize(
+    "colour",
+    # Blood, DAB, folds, the pale blue counterstain of immunohistochemistry, grey glass.
+    [
+        (200, 62, 60),
+        (190, 80, 90),
+        (120, 80, 50),
+        (80, 30, 90),
+        (135, 15, 45),
+        (170, 180, 210),
+        (160, 160, 160),
+    ],
+)
+def test_what_else_is_no_ink(colour):
+    assert not spot(colour).any()
+
+
+def test_specks_are_no_strokes():
+    assert not spot((40, 60, 180), side=4).any()
+    assert not spot((0, 0, 0), side=4).any()
+
+
+def test_the_blurred_edge_of_a_stroke_belongs_to_it():
+    image = np.full((60, 60, 3), 243, dtype=np.float32)
+    image[20:40, 20:40] = (215, 30, 40)
+    image[20:40, 40:43] = (236, 190, 192)  # its edge
+    image[20:40, 43:50] = (236, 180, 205)  # tissue beside it
+    ink = find_ink(image, PIXEL)
+    assert ink[20:40, 20:43].all()
+    assert not ink[:, 43:].any()

@@ -35,8 +35,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc
 from sgpmil.shapes import Bool, Float, Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
-from sgpmil.slides.annotations.mask import AnnotationMask
-from sgpmil.slides.annotations.raster import rasterise
+from sgpmil.slides.annotations.mask import AnnotationMask, rasterise
 from sgpmil.slides.annotations.regions import Annotations
 
 __all__ = ["PIXEL_THRESHOLDS", "PixelRow", "paint", "pixel_protocol"]

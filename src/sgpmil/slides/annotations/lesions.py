@@ -8,7 +8,6 @@ of a level-0 pixel in µm (0.243 in CAMELYON16).
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +15,7 @@ from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Bool, Float, Int
 from sgpmil.slides.annotations.mask import AnnotationMask, mask_polygons
 from sgpmil.slides.annotations.regions import Annotations
-from sgpmil.slides.optional_part import require_package
-
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+from sgpmil.slides.optional_part import Geometry, require_package
 
 __all__ = ["NO_LESION", "Lesions", "find_lesions", "major_axis"]
 

@@ -1,19 +1,12 @@
 """How much of each patch is positive, and the label that follows."""
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Float, Int
 from sgpmil.slides.annotations.mask import AnnotationMask
 from sgpmil.slides.annotations.regions import Annotations
-from sgpmil.slides.optional_part import require_package
-
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+from sgpmil.slides.optional_part import Geometry, require_package
 
 __all__ = ["patch_coverage", "patch_labels"]
 

@@ -1,16 +1,11 @@
-"""What experts drew on a slide: named regions, and the rule of which are positive."""
+"""Regions that experts drew on a slide, and rules for which are positive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from sgpmil.errors import AnnotationError
-from sgpmil.slides.optional_part import require_package
-
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+from sgpmil.slides.optional_part import Geometry, require_package
 
 __all__ = [
     "CAMELYON",
@@ -19,6 +14,7 @@ __all__ = [
     "RegionRule",
     "SkippedRegionWarning",
     "Unannotated",
+    "bracs_rule",
     "select_regions",
 ]
 
@@ -173,3 +169,47 @@ def _all_names(rule: RegionRule) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
+
+
+_SUBTYPES = {
+    "BT": ("N", "Normal", "PB", "Pathological Benign", "UDH", "Usual Ductal Hyperplasia"),
+    "AT": ("FEA", "Flat Epithelial Atypia", "ADH", "Atypical Ductal Hyperplasia"),
+    "MT": ("DCIS", "Ductal Carcinoma In Situ", "IC", "Invasive Carcinoma"),
+}
+"""Subtypes of each coarse class: benign, atypical and malignant tumours."""
+
+_COARSE = {
+    "bt": "BT",
+    "benign": "BT",
+    "group_bt": "BT",
+    "at": "AT",
+    "atypical": "AT",
+    "group_at": "AT",
+    "mt": "MT",
+    "malignant": "MT",
+    "group_mt": "MT",
+}
+
+
+def bracs_rule(slide_class: str, unannotated: Unannotated = "unknown") -> RegionRule:
+    """Give the rule for a slide of a coarse class.
+
+    Args:
+        slide_class: ``BT``, ``AT`` or ``MT`` (or benign, atypical, malignant).
+        unannotated: What tissue outside every region is.
+
+    Raises:
+        AnnotationError: There is no such class.
+
+    Example:
+        >>> bracs_rule("AT").positive
+        ('FEA', 'Flat Epithelial Atypia', 'ADH', 'Atypical Ductal Hyperplasia')
+    """
+    coarse = _COARSE.get(slide_class.strip().casefold())
+    if coarse is None:
+        raise AnnotationError(
+            f"Expected a slide of BRACS of class BT, AT or MT, but got '{slide_class}'. "
+            "Name the classes of the predictions so."
+        )
+    others = [name for key, names in _SUBTYPES.items() if key != coarse for name in names]
+    return RegionRule(positive=_SUBTYPES[coarse], negative=tuple(others), unannotated=unannotated)

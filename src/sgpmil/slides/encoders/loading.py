@@ -8,14 +8,11 @@ import torch
 
 from sgpmil.errors import EncoderError, SettingsError
 from sgpmil.processes import compute_device
-from sgpmil.slides.encoders.encoder import DTYPES, Encoder, NetworkEncoder, Precision
-from sgpmil.slides.encoders.model_files import MODEL_SUFFIXES, load_model_file
-from sgpmil.slides.encoders.network import Network
-from sgpmil.slides.encoders.own_class import load_own_class
-from sgpmil.slides.encoders.registered import load_registered
+from sgpmil.slides.encoders.encoder import DTYPES, Encoder, Network, NetworkEncoder, Precision
+from sgpmil.slides.encoders.libraries import load_timm, load_transformers
+from sgpmil.slides.encoders.own_models import MODEL_SUFFIXES, load_model_file, load_own_class
+from sgpmil.slides.encoders.published import load_registered
 from sgpmil.slides.encoders.registry import DEFAULT_ENCODER, find_entry
-from sgpmil.slides.encoders.timm_models import load_timm
-from sgpmil.slides.encoders.transformers_models import load_transformers
 
 __all__ = ["load_encoder"]
 

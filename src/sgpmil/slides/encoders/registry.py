@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from sgpmil.errors import EncoderError
-from sgpmil.slides.encoders.encoder import Precision
-from sgpmil.slides.encoders.transform import PatchTransform
+from sgpmil.slides.encoders.encoder import PatchTransform, Precision
 
 __all__ = ["DEFAULT_ENCODER", "EncoderEntry", "encoder_rows", "find_entry", "list_encoders"]
 

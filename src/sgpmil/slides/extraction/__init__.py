@@ -22,24 +22,23 @@ from typing import TYPE_CHECKING
 from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from sgpmil.slides.extraction.extract import Extraction, extract_slides
+    from sgpmil.slides.extraction.encoding import Extraction, extract_slides
+    from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob, SlideOutcome, slide_jobs
     from sgpmil.slides.extraction.placement import place_patches_of
     from sgpmil.slides.extraction.progress import ExtractionProgress, extraction_progress
-    from sgpmil.slides.extraction.settings import ExtractionSettings
-    from sgpmil.slides.extraction.slide_job import SlideJob, SlideOutcome, slide_jobs
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "Extraction": "extract",
+            "Extraction": "encoding",
             "ExtractionProgress": "progress",
-            "ExtractionSettings": "settings",
-            "SlideJob": "slide_job",
-            "SlideOutcome": "slide_job",
-            "extract_slides": "extract",
+            "ExtractionSettings": "jobs",
+            "SlideJob": "jobs",
+            "SlideOutcome": "jobs",
+            "extract_slides": "encoding",
             "extraction_progress": "progress",
             "place_patches_of": "placement",
-            "slide_jobs": "slide_job",
+            "slide_jobs": "jobs",
         },
     )
 

@@ -5,11 +5,17 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 
 from sgpmil.errors import SgpmilError
+from sgpmil.slides.extraction.jobs import (
+    PROCESS_DIED,
+    ExtractionSettings,
+    SlideJob,
+    SlideOutcome,
+    Status,
+    cannot_write,
+    is_write_failure,
+)
 from sgpmil.slides.extraction.progress import ExtractionProgress
-from sgpmil.slides.extraction.settings import ExtractionSettings
-from sgpmil.slides.extraction.slide_job import PROCESS_DIED, SlideJob, SlideOutcome, Status
 from sgpmil.slides.extraction.tile_workers import TileWorkers
-from sgpmil.slides.extraction.write_failure import cannot_write, is_write_failure
 from sgpmil.slides.patches import ExtractionFolder
 
 __all__ = ["place_patches_of"]

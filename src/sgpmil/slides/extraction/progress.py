@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sgpmil.slides.extraction.slide_job import SlideOutcome
+from sgpmil.slides.extraction.jobs import SlideOutcome
 
 __all__ = ["ExtractionProgress", "extraction_progress"]
 

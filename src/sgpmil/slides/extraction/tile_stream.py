@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sgpmil.shapes import UInt8
-from sgpmil.slides.extraction.settings import ExtractionSettings
-from sgpmil.slides.extraction.slide_job import SlideJob
-from sgpmil.slides.extraction.slide_preparation import PreparedSlide
+from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
+from sgpmil.slides.extraction.preparation import PreparedSlide
 from sgpmil.slides.extraction.tile_workers import TileWorkers, without_interrupts
 from sgpmil.slides.patches import ExtractionFolder
 

@@ -1,24 +1,24 @@
-"""Patches of a slide: where they are, and their coordinates and embeddings on disk.
+"""Patches of a slide: positions, coordinates and embeddings on disk.
 
-================  ==============================================================================
+================  ============================================================================
 file              holds
-================  ==============================================================================
-settings          how large patches are, and which are kept
-grid              the patches of a slide: a grid, kept by tissue
-layout            where an extraction keeps its files: TRIDENT's layout
-coords_file       coordinates as TRIDENT stores them; those of CLAM are read too
-features_file     embeddings as TRIDENT stores them
+================  ============================================================================
+grid              the grid of patches on tissue, and its settings
+patch_files       files of coordinates and embeddings, in TRIDENT's layout
 hdf5_file         HDF5 files that are either whole or absent
-================  ==============================================================================
+================  ============================================================================
 
 All coordinates are level-0 pixels, x to the right and y down.
 """
 
-from sgpmil.slides.patches.coords_file import read_coords, write_coords
-from sgpmil.slides.patches.features_file import FeatureWriter, write_features
-from sgpmil.slides.patches.grid import Patches, place_patches
-from sgpmil.slides.patches.layout import ExtractionFolder
-from sgpmil.slides.patches.settings import PatchSettings
+from sgpmil.slides.patches.grid import Patches, PatchSettings, place_patches
+from sgpmil.slides.patches.patch_files import (
+    ExtractionFolder,
+    FeatureWriter,
+    read_coords,
+    write_coords,
+    write_features,
+)
 
 __all__ = [
     "ExtractionFolder",

@@ -9,11 +9,9 @@ import numpy as np
 from sgpmil.errors import SlideError
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
-from sgpmil.slides.reading.colours import Colours, to_rgb
-from sgpmil.slides.reading.damage import reason
-from sgpmil.slides.reading.physical_size import mpp_of_density
-from sgpmil.slides.reading.slide import Level, Slide
-from sgpmil.slides.reading.window import clipped_window
+from sgpmil.slides.reading.pixels import Colours, clipped_window, to_rgb
+from sgpmil.slides.reading.resolution import mpp_of_density
+from sgpmil.slides.reading.slide import Level, Slide, reason
 
 __all__ = ["ImageSlide"]
 

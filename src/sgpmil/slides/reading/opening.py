@@ -5,11 +5,10 @@ from pathlib import Path
 
 from sgpmil.errors import SlideError
 from sgpmil.slides.optional_part import require_package
-from sgpmil.slides.reading.damage import CutShortError
 from sgpmil.slides.reading.finding import IMAGE_SUFFIXES, SUFFIXES, dicom_files
 from sgpmil.slides.reading.image_file import ImageSlide
 from sgpmil.slides.reading.openslide_file import OpenSlideFile
-from sgpmil.slides.reading.slide import Slide
+from sgpmil.slides.reading.slide import CutShortError, Slide
 from sgpmil.slides.reading.tiff_file import TiffSlide
 
 __all__ = ["open_slide"]

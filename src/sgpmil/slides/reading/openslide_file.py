@@ -9,9 +9,8 @@ import numpy as np
 from sgpmil.errors import SlideError
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
-from sgpmil.slides.reading.damage import reason, unreadable_pixels
-from sgpmil.slides.reading.physical_size import plausible_mpp, positive_number
-from sgpmil.slides.reading.slide import Level, Slide
+from sgpmil.slides.reading.resolution import plausible_mpp, positive_number
+from sgpmil.slides.reading.slide import Level, Slide, reason, unreadable_pixels
 
 __all__ = ["OpenSlideFile"]
 

@@ -1,4 +1,4 @@
-"""TIFF slides that tifffile reads: OME-TIFF, and what OpenSlide refuses."""
+"""TIFF slides read by tifffile: OME-TIFF, and files that OpenSlide refuses."""
 
 import logging
 import math
@@ -6,29 +6,34 @@ import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sgpmil.errors import SlideError
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
-from sgpmil.slides.reading.damage import reason, unreadable_pixels
-from sgpmil.slides.reading.physical_size import (
+from sgpmil.slides.reading.pixels import clipped_window
+from sgpmil.slides.reading.resolution import (
     Optics,
     mpp_of_density,
     positive_number,
     read_aperio,
     read_ome,
 )
-from sgpmil.slides.reading.slide import Level, Slide, level_downsample
-from sgpmil.slides.reading.tiff_chain import check_chain
-from sgpmil.slides.reading.tiff_levels import find_levels
-from sgpmil.slides.reading.tiff_pixels import TiffPixels, TileCache
-from sgpmil.slides.reading.window import clipped_window
+from sgpmil.slides.reading.slide import (
+    Level,
+    Slide,
+    cut_short,
+    level_downsample,
+    reason,
+    unreadable_pixels,
+)
+from sgpmil.slides.reading.tiff_pixels import TiffPixels, TileCache, find_levels
 
-__all__ = ["TiffSlide"]
+__all__ = ["TiffSlide", "check_chain"]
 
 CACHE_BYTES = 2**26
 """Bytes of decoded tiles that an open slide keeps: 64 MiB."""
@@ -155,3 +160,40 @@ def _quiet_tifffile() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+
+
+_BIG_TIFF = 43
+
+
+def check_chain(file: BufferedIOBase, where: str) -> None:
+    """Refuse a TIFF whose pages lie partly beyond its end.
+
+    Readers take such a file for one of fewer pages, hence of fewer levels.
+
+    Args:
+        file: The file.
+        where: Name of the file, for messages.
+
+    Raises:
+        CutShortError: A page lies beyond the end.
+    """
+    file.seek(0, 2)
+    size = file.tell()
+    file.seek(0)
+    order: Literal["little", "big"] = "little" if file.read(2) == b"II" else "big"
+
+    def number(position: int, length: int) -> int:
+        if position + length > size:
+            raise cut_short(position + length, size, where)
+        file.seek(position)
+        return int.from_bytes(file.read(length), order)
+
+    is_big = number(2, 2) == _BIG_TIFF
+    count_bytes, tag_bytes, offset_bytes = (8, 20, 8) if is_big else (2, 12, 4)
+    page = number(offset_bytes, offset_bytes)
+    seen: set[int] = set()
+    while page and page not in seen:
+        seen.add(page)
+        tags = page + count_bytes
+        page = number(tags + tag_bytes * number(page, count_bytes), offset_bytes)
+    file.seek(0)

@@ -2,20 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.shapes import Int
-from sgpmil.slides.optional_part import require_package
+from sgpmil.slides.optional_part import Geometry, require_package
 from sgpmil.slides.reading import Slide
-from sgpmil.slides.tissue.area import Tissue
-
-if TYPE_CHECKING:
-    from shapely import Geometry
-else:
-    Geometry = Any  # shapely is of an optional part, and is loaded when it is first needed
+from sgpmil.slides.tissue.contours import Tissue
 
 __all__ = ["write_preview"]
 

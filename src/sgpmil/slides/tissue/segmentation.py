@@ -1,4 +1,4 @@
-"""Where a slide has tissue."""
+"""Segmentation of tissue."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,17 @@ from sgpmil.errors import SettingsError
 from sgpmil.shapes import Bool, Float, UInt8
 from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading import Resolution, Slide
-from sgpmil.slides.tissue.area import Tissue, outline
-from sgpmil.slides.tissue.fat import find_fat
-from sgpmil.slides.tissue.ink import find_ink
-from sgpmil.slides.tissue.staining import staining, staining_threshold
+from sgpmil.slides.tissue.contours import Tissue, outline
 
-__all__ = ["TissueSettings", "segment_tissue", "tissue_mask"]
+__all__ = [
+    "TissueSettings",
+    "find_fat",
+    "find_ink",
+    "segment_tissue",
+    "staining",
+    "staining_threshold",
+    "tissue_mask",
+]
 
 MOST_PIXELS = 2**23
 """Pixels of the largest image that is segmented: 8 million, some 600 MB while it lasts."""
@@ -161,3 +166,192 @@ def _without_small(
         kept[np.unique(np.concatenate(border))] = True
     kept[0] = False
     return kept[labels]
+
+
+FEWEST_GLASS = 0.001
+"""Share of the pixels that must look like glass for the slide to have any."""
+
+FAINTEST, FAINT = 0.03, 0.07
+"""Saturation below which nothing, and above which everything, is stained."""
+
+_OFFSET = 0.01
+_BINS = 255
+
+
+def staining(
+    image: Float[np.ndarray, "h w 3"], usable: Bool[np.ndarray, "h w"]
+) -> tuple[Float[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
+    r"""Measure the staining of each pixel, and say which pixels look like glass.
+
+    $$ s = \min\Bigl(1 - \frac{\min_c I_c}{\max_c I_c},\;
+           1 - \frac{\min_c I_c / g_c}{\max_c I_c / g_c}\Bigr) $$
+
+    with I the colour and g that of the glass: the saturation as it is, and as it would be if
+    the glass were white. Shadows, dust and uneven light change I by one factor in all channels
+    and so not s. Glass is bright and colourless or yellowish, and never more purple than that,
+    as tissue is. Where no pixel looks like glass, all is tissue, and g is white.
+
+    Args:
+        image: RGB from 0 to 255.
+        usable: Pixels that are neither ink nor filling.
+    """
+    brightest, darkest = image.max(axis=2), image.min(axis=2)
+    red, green, blue = (image[:, :, channel] for channel in range(3))
+    colour = brightest - darkest
+    glass = usable & (brightest > 160) & ((red + blue) / 2 - green < 6)
+    glass &= (colour < 20) | ((colour < 40) & (blue <= darkest))
+    absolute = 1 - darkest / np.maximum(brightest, 1.0)
+    if glass.sum() <= FEWEST_GLASS * usable.sum():
+        return absolute, np.zeros_like(glass)
+    glass &= brightest > np.percentile(brightest[glass], 98) - 30
+    balanced = image / np.maximum(np.median(image[glass], axis=0), 1.0)
+    relative = 1 - balanced.min(axis=2) / np.maximum(balanced.max(axis=2), 1e-3)
+    return np.minimum(absolute, relative), glass
+
+
+def staining_threshold(
+    stain: Float[np.ndarray, "h w"],
+    seen: Bool[np.ndarray, "h w"],
+    glass: Bool[np.ndarray, "h w"],
+) -> float:
+    r"""Find the staining above which a pixel is tissue.
+
+    Otsu's threshold of $\log(s + 0.01)$: on this scale pale and dark tissue are near each other
+    and glass is far from both. It is held between what is never tissue (faint, or within six
+    standard deviations of the glass) and what always is, so that a slide of nothing but glass,
+    or nothing but tissue, is not split in two.
+
+    Args:
+        stain: Staining of each pixel.
+        seen: Pixels that are neither ink nor filling.
+        glass: Pixels that look like glass.
+    """
+    import cv2
+
+    if not seen.any() or not glass.any():
+        return FAINTEST
+    of_glass = stain[glass]
+    middle = float(np.median(of_glass))
+    spread = 1.4826 * float(np.median(np.abs(of_glass - middle)))
+    least = max(FAINTEST, middle + 6 * spread)
+
+    low, high = math.log(_OFFSET), math.log(1 + _OFFSET)
+    level = (np.log(stain[seen] + _OFFSET) - low) / (high - low) * _BINS
+    split, _ = cv2.threshold(
+        level.clip(0, _BINS).astype(np.uint8)[None], 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU
+    )
+    otsu = math.exp(low + (split + 1) / _BINS * (high - low)) - _OFFSET
+    return min(max(otsu, least), max(FAINT, least))
+
+
+CELL = 80.0
+"""About the diameter of a fat cell, in microns."""
+
+LEAST_MEAN, LEAST_SPREAD = 0.008, 0.006
+"""Least mean and standard deviation of the staining over a cell and its walls."""
+
+
+def find_fat(
+    stain: Float[np.ndarray, "h w"],
+    stained: Bool[np.ndarray, "h w"],
+    glass: Bool[np.ndarray, "h w"],
+    pixel: float,
+) -> Bool[np.ndarray, "h w"]:
+    r"""Find where pale walls cross what would otherwise be glass.
+
+    Over a window the size of a cell, the staining of what is not stained tissue has a mean and
+    a standard deviation. Both are larger in fat than on glass; a tint of the glass raises the
+    mean alone, and grey dust neither.
+
+    Args:
+        stain: Staining of each pixel.
+        stained: Pixels that are stained tissue or ink.
+        glass: Pixels that look like glass.
+        pixel: Side of a pixel in microns.
+    """
+    import cv2
+
+    width = 2 * round(CELL / pixel / 2) + 1
+    if width < 3 or not glass.any():
+        return np.zeros_like(stained)
+    # An edge of tissue is blurred over two pixels, which are no walls.
+    edge = cv2.dilate(stained.astype(np.uint8), np.ones((5, 5), np.uint8))
+    free = (edge == 0).astype(np.float32)
+
+    def mean(values: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w"]:
+        total: Float[np.ndarray, "h w"] = cv2.blur(values * free, (width, width))
+        return total
+
+    share = np.maximum(mean(np.ones_like(free)), 1 / width**2)
+    middle = mean(stain) / share
+    spread = np.sqrt(np.maximum(mean(stain**2) / share - middle**2, 0))
+    usual_middle = float(np.median(middle[glass]))
+    usual_spread = float(np.median(spread[glass]))
+    return (
+        (free > 0)
+        & (share > 0.25)
+        & (middle > max(LEAST_MEAN, 2 * usual_middle))
+        & (spread > max(LEAST_SPREAD, 4 * usual_spread))
+    )
+
+
+REACH = 64.0
+"""How far the blurred edge of a stroke reaches, in microns."""
+
+LEAST_AREA = 0.003
+"""Least area of a stroke in mm²: a dark or vivid speck is a nucleus or pigment."""
+
+
+def find_ink(image: Float[np.ndarray, "h w 3"], pixel: float) -> Bool[np.ndarray, "h w"]:
+    r"""Find pen marks (blue, green, red, black) and black filling.
+
+    Haematoxylin and eosin both absorb green most, so tissue is never bluer than it is purple:
+    its red is at least its green. Blue and green ink have less red than green. Red ink absorbs
+    green and blue alike and nearly wholly; eosin leaves more blue than green, and erythrocytes
+    leave more of both. Black ink and black filling are dark without a colour.
+
+    Of each kind a vivid core must be there; from it, paler pixels of the same kind are followed
+    a short way, over the blurred edge of the stroke.
+
+    Args:
+        image: RGB from 0 to 255.
+        pixel: Side of a pixel in microns.
+    """
+    red, green, blue = (np.ascontiguousarray(image[:, :, channel]) for channel in range(3))
+    highest = np.maximum(image.max(axis=2), 1.0)
+    saturation = 1 - image.min(axis=2) / highest
+    purple = (red + blue) / 2 - green
+    colder = (green - red) / highest
+
+    is_blue = blue >= highest
+    cold = (
+        ((saturation > 0.35) & (colder > 0.12))
+        | ((saturation > 0.40) & is_blue & (red < 1.1 * green))
+        | ((saturation > 0.58) & is_blue & (red < 1.3 * green))
+        | ((saturation > 0.15) & (green - np.maximum(red, blue) > 0.08 * highest))
+    )
+    is_red = (red >= highest) & (np.abs(green - blue) < 0.18 * red)
+    vivid_red = is_red & (saturation > 0.72) & (red > 150)
+    dark = (highest < 66) | ((highest < 140) & (purple < 0.08 * highest) & (saturation < 0.25))
+
+    ink = _stroke(cold, (colder > 0.02) | (is_blue & (red < 1.1 * green)), pixel)
+    ink |= _stroke(vivid_red, is_red & (np.abs(green - blue) < 0.2 * (red - green)), pixel)
+    ink |= _stroke(dark, (purple < 8) & (saturation < 0.25), pixel)
+    return ink
+
+
+def _stroke(
+    core: Bool[np.ndarray, "h w"], paler: Bool[np.ndarray, "h w"], pixel: float
+) -> Bool[np.ndarray, "h w"]:
+    import cv2
+
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(core.astype(np.uint8), connectivity=8)
+    large = stats[:, cv2.CC_STAT_AREA] * pixel**2 >= LEAST_AREA * 1e6
+    large[0] = False
+    core = large[labels]
+    if not core.any():
+        return core
+    radius = max(1, round(REACH / pixel))
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
+    near = cv2.dilate(core.astype(np.uint8), disc) > 0
+    return core | (near & paler)
