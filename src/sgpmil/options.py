@@ -44,11 +44,13 @@ class Options:
             ...     epochs: int = 20
             >>> TrainOptions.descriptions()
             {'epochs': 'Number of passes over the bags.'}
+
+        The command line shows a field in double backticks as an option.
         """
         texts: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             _, _, arguments = cleandoc(base.__dict__.get("__doc__") or "").partition("\nArgs:\n")
             section = arguments.split("\n\n")[0]
             for found in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
-                texts[found[1]] = " ".join(found[2].replace("``", "").split())
+                texts[found[1]] = " ".join(found[2].split())
         return texts

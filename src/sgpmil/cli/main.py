@@ -30,9 +30,9 @@ COMMANDS = {
     "init": ("train_command", "Write a commented recipe to start from."),
     "phantom": ("phantom_command", "Write synthetic slides with annotated tumours."),
     "extract": ("extract_command", "Turn slides into patch embeddings."),
-    "inspect": ("bags_commands", "Summarise slides, patients, classes and bags; find problems."),
-    "pack": ("bags_commands", "Pack bag files into one memory-mapped store that reads fast."),
-    "splits": ("bags_commands", "Make patient-grouped, stratified folds, or check existing ones."),
+    "inspect": ("bags", "Summarise slides, patients, classes and bags; find problems."),
+    "pack": ("bags", "Pack bag files into one memory-mapped store that reads fast."),
+    "splits": ("bags", "Make patient-grouped, stratified folds, or check existing ones."),
     "train": ("train_command", "Train on every fold and test each fold on its test slides."),
     "predict": ("predict_command", "Predict slides, with or without labels."),
     "evaluate": ("evaluate_command", "Measure predictions of this package or of another system."),
@@ -61,9 +61,9 @@ def _load(name: str) -> Any:
     found = getattr(module, "app" if name == "experiment" else name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
-    _, _, more = cleandoc(found.__doc__ or "").partition("\n\n")
+    _, *more = cleandoc(found.__doc__ or "").split("\n\n")
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    alone.command(name, help=f"{line}\n\n{more}")(found)
+    alone.command(name, help="\n\n".join([line, *(" ".join(text.split()) for text in more)]))(found)
     return typer.main.get_command(alone)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sgpmil.evaluation.summary import MetricSummary
 
-__all__ = ["console", "counting", "facts", "grid", "metric_name", "print_summary"]
+__all__ = ["console", "counting", "facts", "grid", "listed", "metric_name", "print_summary"]
 
 console = Console(soft_wrap=True, markup=False, highlight=False)
 
@@ -81,6 +81,11 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first five names."""
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,0 +1,118 @@
+"""`sgpmil inspect`, `pack` and `splits`: commands on bags, labels and folds."""
+
+import shlex
+from collections.abc import Sequence
+
+import typer
+
+from sgpmil.bags.steps import (
+    InspectOptions,
+    PackOptions,
+    SplitOptions,
+    inspect_bags,
+    make_splits,
+    pack_folder,
+)
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import console, facts, grid, listed
+
+__all__ = ["inspect", "pack", "splits"]
+
+
+@command(InspectOptions, arguments=["features"])
+def inspect(options: InspectOptions) -> None:
+    """Summarise a folder of bags.
+
+    The exit code is 1 where the bags cannot be trained on as they are.
+
+    Example: sgpmil inspect embeddings --labels labels.csv
+    """
+    found = inspect_bags(options, show_progress=True)
+    counts, has_labels = found.instances, options.labels is not None
+    facts(
+        str(options.features),
+        [
+            ("format", _joined(found.formats)),
+            ("encoder", _joined(found.encoders)),
+            ("feature dimension", _joined(found.feature_dims)),
+            ("magnification", _joined([f"{m:g}×" for m in found.magnifications])),
+            ("patch side, level 0", _joined([f"{side} px" for side in found.patch_sizes])),
+            ("coordinates", "yes" if found.has_coords else "not in every slide"),
+            ("instance labels", "yes" if found.has_instance_labels else "not in every slide"),
+            ("slides", f"{found.num_slides:,}"),
+            (
+                "instances a slide",
+                f"{counts.smallest:,} to {counts.largest:,}, median {counts.median:,.0f}, "
+                f"{counts.total:,} in all",
+            ),
+            ("classes", _joined([f"{c.name}: {c.num_slides}" for c in found.class_counts])),
+            ("labels without a slide", _named(found.missing, has_labels)),
+            ("slides without a label", _named(found.unlabelled, has_labels)),
+            ("duplicate slides", _named(found.duplicates)),
+            ("empty slides", _named(found.empty)),
+            ("unreadable slides", _named([f"{u.slide_id} ({u.reason})" for u in found.unreadable])),
+            ("slides with NaN or infinity", _named(found.non_finite)),
+        ],
+    )
+    if found.is_ready:
+        labels = shlex.quote(str(options.labels)) if has_labels else "LABELS"
+        features = shlex.quote(str(options.features))
+        console.print(f"Ready to train: sgpmil train --features {features} --labels {labels}")
+        return
+    if len(found.feature_dims) > 1:
+        console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
+    elif len(found.class_counts) == 1:
+        console.print("Not ready: all slides are of one class.")
+    else:
+        console.print("Not ready: correct the above, or use --skip-missing and --skip-bad.")
+    raise typer.Exit(1)
+
+
+@command(PackOptions, arguments=["features", "store"], lists=["classes"])
+def pack(options: PackOptions) -> None:
+    """Pack bag files into one store.
+
+    Example: sgpmil pack embeddings store --labels labels.csv
+    """
+    store = pack_folder(options, show_progress=True)
+    size = sum(file.stat().st_size for file in options.store.iterdir())
+    num_slides = len(store.dataset())
+    console.print(f"Packed {num_slides:,} slides into {options.store} ({size / 1e6:,.0f} MB).")
+    console.print(f"Next: sgpmil train --features {shlex.quote(str(options.store))}")
+
+
+@command(SplitOptions, arguments=["labels"])
+def splits(options: SplitOptions) -> None:
+    """Make folds, or check existing ones.
+
+    Example: sgpmil splits labels.csv --out splits --folds 5
+
+    Example: sgpmil splits labels.csv --check splits
+    """
+    table, folds = make_splits(options)
+    label_of = dict(zip(table.slide_ids, table.labels, strict=True))
+    names = sorted(set(table.labels))
+
+    def described(part: tuple[str, ...]) -> str:
+        inside = ", ".join(f"{n} {sum(label_of[s] == n for s in part)}" for n in names)
+        return f"{len(part)}: {inside}" if part else "none"
+
+    grid(
+        f"{len(folds)} folds",
+        ("fold", "train", "val", "test"),
+        [(f.name, described(f.train), described(f.val), described(f.test)) for f in folds],
+    )
+    if options.check is not None:
+        console.print("No slide and no known patient is in two parts of a fold.")
+    else:
+        console.print(f"Written to {options.out}.")
+
+
+def _joined(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values) or "not stated"
+
+
+def _named(names: Sequence[str], is_known: bool = True) -> str:
+    if not is_known:
+        return "unknown: give --labels"
+    return f"{len(names)}: {listed(names)}" if names else "none"

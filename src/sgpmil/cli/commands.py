@@ -1,0 +1,133 @@
+"""Commands made of options: each field of an options dataclass becomes an option of the shell."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from inspect import Parameter, Signature, get_annotations, signature
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from sgpmil.options import Options
+
+__all__ = ["command"]
+
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+def command(
+    options: type[O],
+    *,
+    arguments: Sequence[str] = (),
+    lists: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn a function of options into a command.
+
+    Args:
+        options: The dataclass. The function takes it first, then options of its own.
+        arguments: Fields that are given by position.
+        lists: Fields of several values that are given as one text, separated by commas.
+        names: Names of options that differ from the field's.
+        texts: Descriptions that differ from the field's.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(options)
+        option_of = {name: f"--{(names or {}).get(name, name).replace('_', '-')}" for name in hints}
+        described = {
+            name: re.sub(r"``(.+?)``", lambda found: option_of.get(found[1], found[1]), text)
+            for name, text in {**options.descriptions(), **(texts or {})}.items()
+        }
+        owners = [get_annotations(base) for base in options.__mro__]
+
+        def place(field: "Field[Any]") -> tuple[int, bool, int]:
+            """Put arguments first, then options of the class itself, then shared ones."""
+            return (
+                arguments.index(field.name) if field.name in arguments else len(arguments),
+                field.name in ("resume", "overwrite"),
+                next(rank for rank, names in enumerate(owners) if field.name in names),
+            )
+
+        ordered = sorted(fields(options), key=place)
+        made = [
+            _parameter(
+                field,
+                str | None if field.name in lists else _shell_type(hints[field.name]),
+                described.get(field.name, ""),
+                option_of[field.name],
+                is_argument=field.name in arguments,
+            )
+            for field in ordered
+        ]
+        own = list(signature(function).parameters.values())[1:]
+
+        @wraps(function)
+        def called(**given: Any) -> None:
+            values = {
+                field.name: _split(given.pop(field.name))
+                if field.name in lists
+                else given.pop(field.name)
+                for field in ordered
+            }
+            chosen = {
+                field.name: values[field.name]
+                for field in ordered
+                if values[field.name] is not None and values[field.name] != []
+            }
+            function(options(**chosen), **given)
+
+        parameters = [
+            *(one for one in made if one.default is Parameter.empty),
+            *(one for one in made if one.default is not Parameter.empty),
+            *own,
+        ]
+        # typer reads both.
+        called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        del called.__wrapped__
+        return called
+
+    return decorate
+
+
+def _parameter(
+    field: "Field[Any]", kind: Any, text: str, option: str, *, is_argument: bool
+) -> Parameter:
+    has_default = field.default is not MISSING or field.default_factory is not MISSING
+    default: Any = field.default if field.default is not MISSING else None
+    if isinstance(default, tuple) and get_origin(kind) is list:
+        default = list(default) or None
+        kind = kind | None if default is None else kind
+    if is_argument:
+        how: Any = typer.Argument(help=text)
+    else:
+        how = typer.Option(
+            f"{option}/--no-{option[2:]}" if kind is bool and default is True else option, help=text
+        )
+    return Parameter(
+        field.name,
+        Parameter.KEYWORD_ONLY,
+        default=default if has_default else Parameter.empty,
+        annotation=Annotated[kind, how],
+    )
+
+
+def _shell_type(hint: Any) -> Any:
+    """Return the type that typer reads: of several values a list."""
+    if get_origin(hint) in (Union, UnionType):
+        inner = [_shell_type(one) for one in get_args(hint) if one is not NoneType]
+        # A number or a path may also be another type in Python, such as a tuple: the first counts.
+        return inner[0] | None if len(inner) < len(get_args(hint)) else inner[0]
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (Ellipsis,):
+        return list[get_args(hint)[0]]  # type: ignore[misc]
+    return hint
+
+
+def _split(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",") if name.strip())
