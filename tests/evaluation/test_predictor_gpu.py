@@ -30,7 +30,7 @@ def test_predictions_are_those_of_the_cpu(name, precision, limit, resident, bags
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    for function in ("_draws", "_remembered_draws"):
+    for function in ("_draws", "_cached_draws"):
         monkeypatch.setattr(f"sgpmil.gp.noise.{function}", drawn_alike)
     torch.manual_seed(0)
     model = build_model(name, in_dim=16, num_classes=2)

@@ -7,8 +7,7 @@ import gpytorch.kernels as gpk
 import torch
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 
-from sgpmil.gp.kernels import KERNELS, build_kernel
-from sgpmil.gp.means import build_mean
+from sgpmil.gp.prior import KERNELS, build_kernel, build_mean
 from sgpmil.gp.sparse import SparseGP
 
 USER_KERNELS = {

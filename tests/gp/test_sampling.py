@@ -7,9 +7,8 @@ import torch
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
 from sgpmil.gp import sampling
-from sgpmil.gp.kernels import build_kernel
-from sgpmil.gp.means import build_mean
 from sgpmil.gp.noise import FreshNoise, RepeatableNoise, ZeroNoise
+from sgpmil.gp.prior import build_kernel, build_mean
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, draw
 from sgpmil.gp.sparse import SparseGP
 

@@ -42,6 +42,34 @@ def run_kernels(function, cases, folder):
     return torch.load(found)
 
 
+def compile_program(program, pointers, constants, aligned=(), **options):
+    """Compile a program for a Hopper GPU, which needs no GPU: the interpreter accepts more.
+
+    Args:
+        program: The program.
+        pointers: Types of arguments by name; all others are 32-bit integers.
+        constants: Values that are known when it is compiled.
+        aligned: Names of arguments that are multiples of 16.
+        options: Options of the compiler.
+    """
+    triton = pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = program.compiled.arg_names
+    known = {name: value for name, value in constants.items() if name in names}
+    types = {name: "constexpr" if name in known else pointers.get(name, "i32") for name in names}
+    divisible = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if name in aligned and name not in known
+    }
+    source = ASTSource(program.compiled, types, known, divisible)
+    kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert program.compiled.__name__ in kernel.asm["ptx"]
+    return kernel
+
+
 def _mend_interpreter():
     """Let the interpreter take bounds of loops from memory under every NumPy.
 

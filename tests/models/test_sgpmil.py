@@ -10,9 +10,8 @@ from scipy.spatial.distance import pdist
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
-from sgpmil.gp.kernels import KERNELS
-from sgpmil.gp.means import MEANS
 from sgpmil.gp.noise import RepeatableNoise, ZeroNoise
+from sgpmil.gp.prior import KERNELS, MEANS
 from sgpmil.gp.sampling import SAMPLING_SCHEMES
 from sgpmil.models import build_model
 from sgpmil.models.likelihood import LIKELIHOODS

@@ -9,7 +9,7 @@ from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.target import ClassTarget
-from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.recording import Recorder, Recording
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.contract import Recordable
 from sgpmil.models.registry import build_model, list_models

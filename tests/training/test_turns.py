@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sgpmil.gpu.random_numbers import RandomNumbers
+from sgpmil.gpu.recording import RandomNumbers
 from sgpmil.training.turns import _Turn, give_way, resting, take_turns
 
 CPU = torch.device("cpu")

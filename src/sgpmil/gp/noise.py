@@ -1,4 +1,4 @@
-"""Where the standard normal draws of a sampling scheme come from.
+"""Sources of the standard normal draws of a sampling scheme.
 
 Training takes fresh noise. Prediction takes repeatable noise, the same for every bag, so that a
 slide's prediction does not depend on which other slides share its batch.
@@ -17,10 +17,10 @@ __all__ = ["FreshNoise", "Noise", "RepeatableNoise", "ZeroNoise"]
 
 _BLOCK = 16
 
-_REMEMBERED = {"cpu": 2**20, "cuda": 2**25}
-"""Most values of draws that are kept for the next bag, which needs the same.
+_MAX_CACHED = {"cpu": 2**20, "cuda": 2**25}
+"""Largest number of draws that are cached for the next bag, which needs the same.
 
-To draw those of a million instances takes a CPU ten times as long as a GPU computes with them.
+A CPU takes ten times as long to draw those of a million instances as a GPU to compute with them.
 """
 
 
@@ -83,9 +83,9 @@ class RepeatableNoise:
         self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """See `Noise`; the k-th instance of each bag gets the same draws."""
-        # One row an instance, in whole blocks: torch draws normals 16 at a time and redraws an
-        # incomplete block, so that otherwise a row would depend on how many follow it. As many
-        # rows for bags of similar size, so that they are drawn once.
+        # A row for each instance, in whole blocks: torch draws normals 16 at a time and redraws an
+        # incomplete block, so that otherwise a row would depend on the number of rows after it.
+        # The number is rounded up, so that bags of similar size share the cached draws.
         largest = int(segments.offsets.diff().max())
         longest = max(_BLOCK, 2 ** (largest - 1).bit_length())
         draws = self._normal((longest, num_samples), like, stream=0)
@@ -107,8 +107,8 @@ class RepeatableNoise:
         return self._normal((num_samples, num_inducing), like, stream=2)
 
     def _normal(self, shape: tuple[int, int], like: Tensor, *, stream: int) -> Tensor:
-        few = shape[0] * shape[1] <= _REMEMBERED.get(like.device.type, 0)
-        draws = _remembered_draws if few else _draws
+        few = shape[0] * shape[1] <= _MAX_CACHED.get(like.device.type, 0)
+        draws = _cached_draws if few else _draws
         return draws(3 * self.seed + stream, shape, like.dtype, like.device)
 
 
@@ -139,15 +139,15 @@ def _draws(
 ) -> Float[Tensor, "R S"]:
     # On the CPU: a GPU's draws depend on how many are drawn at once.
     generator = torch.Generator().manual_seed(seed)
-    # What is remembered must serve where gradients are asked for, too.
+    # Cached draws must be usable where gradients are computed, too.
     with torch.inference_mode(False):
         drawn = torch.randn(shape, dtype=dtype, generator=generator).to(device)
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # other streams may take them next
+        torch.cuda.current_stream(device).synchronize()  # other streams may use them next
     return drawn
 
 
-_remembered_draws = lru_cache(maxsize=16)(_draws)
+_cached_draws = lru_cache(maxsize=16)(_draws)
 
 
 def _normal(shape: tuple[int, int], like: Tensor) -> Tensor:

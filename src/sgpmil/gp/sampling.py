@@ -1,4 +1,4 @@
-r"""Four ways to draw the attention's latent values f of a bag, all reparameterised.
+r"""Sampling schemes: four ways to draw the latent values f of a bag, all reparameterised.
 
 ``independent``
     Noise per instance, $f_{si} = \mu_i + \sigma_i \epsilon_{si}$ (the paper's text). Right for
@@ -23,9 +23,9 @@ from torch import Tensor
 from sgpmil.bags.segments import Segments
 from sgpmil.chunks import chunk_bounds, recomputed
 from sgpmil.errors import SettingsError
-from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.noise import Noise
 from sgpmil.gp.sparse import SparseGP, Whitening
+from sgpmil.gpu.cholesky import jittered_cholesky
 from sgpmil.shapes import Float
 
 __all__ = ["MAX_JOINT_INSTANCES", "SAMPLING_SCHEMES", "SamplingScheme", "draw"]
@@ -52,11 +52,11 @@ def draw(
     Args:
         gp: The process.
         inputs: Its inputs, bags packed end to end.
-        segments: How they divide into bags.
+        segments: Division of the inputs into bags.
         scheme: One of `SAMPLING_SCHEMES`.
         num_samples: Number of samples S.
         noise: Source of the standard normal draws.
-        whitening: What the process's `whitening` gave, where it is there already.
+        whitening: Result of the process's `whitening`, where it is computed already.
 
     Raises:
         SettingsError: No scheme has that name.
@@ -67,9 +67,9 @@ def draw(
         )
     # Half precision would lose the difference of nearly equal variances.
     with torch.autocast(inputs.device.type, enabled=False):
-        if scheme == "full":
-            return _draw_jointly(gp, inputs, segments, num_samples, noise)
         given = gp.whitening() if whitening is None else whitening
+        if scheme == "full":
+            return _draw_jointly(gp, inputs, segments, num_samples, noise, given)
         return _draw_alone(gp, inputs, segments, scheme, num_samples, noise, given)
 
 
@@ -82,7 +82,7 @@ def _draw_alone(
     noise: Noise,
     whitening: Whitening,
 ) -> Float[Tensor, "S T"]:
-    """Draw by a scheme in which, given the noise, an instance does not depend on the others."""
+    """Draw by a scheme in which instances do not depend on each other, given the noise."""
     like = gp.inducing_points
     functions = None
     if scheme == "inducing":
@@ -112,9 +112,9 @@ def _draw_jointly(
     segments: Segments,
     num_samples: int,
     noise: Noise,
+    whitening: Whitening,
 ) -> Float[Tensor, "S T"]:
     bounds = segments.offsets.tolist()
-    whitening = gp.whitening()
     mean = gp.posterior(inputs, whitening).mean
     if max(b - a for a, b in itertools.pairwise(bounds)) > MAX_JOINT_INSTANCES:
         warnings.warn(

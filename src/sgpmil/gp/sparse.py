@@ -7,12 +7,12 @@ $$ q(f_i) = N\big(\mu(x_i) + B_i^\top m,\;
    k(x_i, x_i) + j - \lVert B_i \rVert^2 + \lVert L_S^\top B_i \rVert^2\big). $$
 
 Kernels, means and the variational distribution are GPyTorch's. The step from them to marginals
-is ours because it is the hot path: the M×M factor is taken in float64, everything of the
-instances' number is a matrix product in the compute dtype, and no N×N matrix appears. So is the
-evaluation of the default kernel (`rbf`).
+is ours because it is the hot path: the M×M factor is taken in float64, everything that grows with
+the number of instances is a matrix product in the compute dtype, and no N×N matrix appears.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import gpytorch.kernels as gpk
 import gpytorch.means as gpm
@@ -20,20 +20,29 @@ import torch
 from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
-from sgpmil.gp.cholesky import jittered_cholesky
-from sgpmil.gp.rbf import Covariance, ScaledRBF, covariance_of
-from sgpmil.gp.whitening import inverse_factor
-from sgpmil.gpu.carried_kernels import CarriedRBFDraw, fits
-from sgpmil.gpu.conditional import MIN_VARIANCE, carried_draw
-from sgpmil.gpu.triton_package import available
+from sgpmil.errors import SettingsError
+from sgpmil.gp.prior import Covariance, ScaledRBF, covariance_of
+from sgpmil.gpu.carried_draws import MIN_VARIANCE, carried_draw, carried_rbf_draw
+from sgpmil.gpu.cholesky import inverse_factor, jittered_cholesky
 from sgpmil.shapes import Float
 
-__all__ = ["Posterior", "SparseGP", "Whitening"]
+__all__ = [
+    "INDUCING_STARTS",
+    "InducingStart",
+    "Posterior",
+    "SparseGP",
+    "Whitening",
+    "kmeans_points",
+    "uniform_points",
+]
+
+InducingStart = Literal["uniform", "kmeans"]
+INDUCING_STARTS: tuple[str, ...] = get_args(InducingStart)
 
 
 @dataclass(frozen=True, slots=True)
 class Whitening:
-    r"""What is the same for all inputs.
+    r"""Terms that do not depend on the inputs.
 
     Args:
         covariance: The kernel at the present values of its parameters.
@@ -46,7 +55,7 @@ class Whitening:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    r"""What the posterior of $f$ at T inputs is made of.
+    r"""Terms of the posterior of $f$ at T inputs.
 
     Args:
         prior_mean: $\mu(x_i)$.
@@ -75,7 +84,7 @@ class Posterior:
 
     @property
     def residual_variance(self) -> Float[Tensor, " T"]:
-        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2$: what the inducing values leave unsaid."""
+        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2$, given the inducing values."""
         return (self.prior_variance - self._reduction).clamp(min=MIN_VARIANCE)
 
     @property
@@ -121,7 +130,7 @@ class SparseGP(nn.Module):
         return self.variational.chol_variational_covar.tril()
 
     def whitening(self) -> Whitening:
-        """Take from the inducing points and the kernel what is the same for all inputs."""
+        """Compute the terms that do not depend on the inputs."""
         covariance = covariance_of(self.kernel)
         with torch.autocast(self.inducing_points.device.type, enabled=False):
             Kzz = covariance.between(self.inducing_points, self.inducing_points)
@@ -134,7 +143,7 @@ class SparseGP(nn.Module):
 
         Args:
             inputs: The inputs.
-            whitening: What `whitening` gave, where it is used more than once.
+            whitening: Result of `whitening`, where it is used more than once.
         """
         given = self.whitening() if whitening is None else whitening
         # Half precision would lose the difference of nearly equal variances.
@@ -164,46 +173,22 @@ class SparseGP(nn.Module):
         Args:
             inputs: The inputs.
             functions: The draws $v_s$.
-            noise: Standard normal draws, for what the inducing values leave unsaid.
-            whitening: What `whitening` gave.
+            noise: Standard normal draws $\epsilon$.
+            whitening: Result of `whitening`.
         """
+        Z, jitter = self.inducing_points, self.jitter
+        covariance, P = whitening.covariance, whitening.inverse
         with torch.autocast(inputs.device.type, enabled=False):
-            rbf, inverse = whitening.covariance, whitening.inverse
-            if isinstance(rbf, ScaledRBF) and self._has_kernels(inputs, functions):
-                return self._carry_in_kernels(inputs, functions, noise, rbf, inverse)
-            x = inputs.to(self.inducing_points.dtype)
-            Kzx = whitening.covariance.between(self.inducing_points, x)
-            variance = whitening.covariance.variance(x) + self.jitter
-            return self.mean(x) + carried_draw(Kzx, whitening.inverse, functions, variance, noise)
-
-    def _has_kernels(self, inputs: Float[Tensor, "T G"], functions: Float[Tensor, "S M"]) -> bool:
-        S, M = functions.shape
-        single = self.inducing_points.dtype == torch.float32
-        return inputs.is_cuda and single and available() and fits(M, inputs.shape[1], S)
-
-    def _carry_in_kernels(
-        self,
-        inputs: Float[Tensor, "T G"],
-        functions: Float[Tensor, "S M"],
-        noise: Float[Tensor, "S T"],
-        rbf: ScaledRBF,
-        inverse: Float[Tensor, "M M"],
-    ) -> Float[Tensor, "S T"]:
-        linear = type(self.mean) is gpm.LinearMean and self.mean.bias is not None
-        drawn: Tensor = CarriedRBFDraw.apply(
-            inputs,
-            self.inducing_points,
-            inverse,
-            functions,
-            rbf.lengthscale,
-            rbf.scale,
-            rbf.constant,
-            self.jitter,
-            self.mean.weights.reshape(-1) if linear else None,
-            self.mean.bias.reshape(()) if linear else None,
-            noise,
-        )
-        return drawn if linear else drawn + self.mean(inputs.to(drawn.dtype))
+            x = inputs.to(Z.dtype)
+            if not isinstance(covariance, ScaledRBF):
+                Kzx, variance = covariance.between(Z, x), covariance.variance(x) + jitter
+                return self.mean(x) + carried_draw(Kzx, P, functions, variance, noise)
+            k = covariance.lengthscale, covariance.scale, covariance.constant
+            if type(self.mean) is gpm.LinearMean and self.mean.bias is not None:
+                w, b = self.mean.weights.reshape(-1), self.mean.bias.reshape(())
+                return carried_rbf_draw(inputs, Z, P, functions, *k, jitter, w, b, noise)
+            drawn = carried_rbf_draw(inputs, Z, P, functions, *k, jitter, None, None, noise)
+            return self.mean(x) + drawn
 
     def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.
@@ -241,7 +226,7 @@ class SparseGP(nn.Module):
 
 
 class _DenseKernel(nn.Module):
-    """A kernel that is evaluated at once, while its parameters are those it was called with."""
+    """A kernel as a module whose call evaluates it, for `torch.func.functional_call`."""
 
     def __init__(self, kernel: gpk.Kernel) -> None:
         super().__init__()
@@ -251,3 +236,41 @@ class _DenseKernel(nn.Module):
         self, one: Float[Tensor, "A G"], other: Float[Tensor, "C G"]
     ) -> Float[Tensor, "A C"]:
         return self.kernel(one, other).to_dense()
+
+
+def uniform_points(num_points: int, dim: int) -> Float[Tensor, "M G"]:
+    """Draw points uniformly in the unit cube, as published.
+
+    The inputs are sigmoids and lie near the cube's middle, so most of these points stay far from
+    all inputs.
+    """
+    return torch.rand(num_points, dim)
+
+
+def kmeans_points(
+    inputs: Float[Tensor, "T G"], num_points: int, *, seed: int = 0
+) -> Float[Tensor, "M G"]:
+    """Return the k-means centres of inputs.
+
+    Args:
+        inputs: Inputs of a sample of the training instances.
+        num_points: Number of inducing points M. Where there are fewer distinct inputs than
+            that, the centres are repeated with a little noise.
+        seed: Seed of the clustering.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    if num_points < 1:
+        raise SettingsError(f"Expected at least one inducing point, but got {num_points}.")
+    values = inputs.detach().cpu().double().numpy()
+    distinct = len(torch.unique(inputs.detach(), dim=0))
+    k = min(num_points, distinct)
+    clusters = MiniBatchKMeans(k, random_state=seed, n_init=1, batch_size=4096).fit(values)
+    centres = torch.from_numpy(clusters.cluster_centers_).to(inputs.dtype)
+    if k < num_points:
+        generator = torch.Generator().manual_seed(seed)
+        again = torch.arange(num_points - k) % k
+        spread = inputs.detach().std(dim=0, correction=0).cpu().clamp(min=1e-3)
+        jitter = torch.randn(num_points - k, inputs.shape[1], generator=generator)
+        centres = torch.cat([centres, centres[again] + 0.1 * spread * jitter.to(centres.dtype)])
+    return centres.to(inputs.device)

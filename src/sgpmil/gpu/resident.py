@@ -1,4 +1,4 @@
-"""Bags whose features lie on a GPU, all of them, end to end in one matrix.
+"""Resident bags: the features of a whole data set, end to end in one matrix on a GPU.
 
 A data set of slides has a few gigabytes of features; a GPU has dozens. Once they are there, no step
 of training waits for a disk or for the bus, and all folds of a cross-validation share them.
@@ -16,17 +16,16 @@ from sgpmil.bags.readers import BagHeader
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.store_reader import StoreReader
-from sgpmil.gpu.memory import free_memory
 from sgpmil.shapes import Float
 
-__all__ = ["DeviceSource", "fits_on_device", "on_device", "where_it_fits"]
+__all__ = ["DeviceSource", "fits_on_device", "free_memory", "on_device", "where_it_fits"]
 
 _ROWS_AT_ONCE = 65_536
 """Rows of a packed store that are read at a time."""
 
 
 class DeviceSource:
-    """Bags on a device. Make one with `on_device`.
+    """Bags on a device; `on_device` makes one.
 
     Args:
         origin: Where they come from.
@@ -65,7 +64,7 @@ class DeviceSource:
         return self._starts[slide_id]
 
     def header(self, slide_id: str) -> BagHeader:
-        """Say how large a bag is and what else is known of it."""
+        """Return the size of a bag and its other facts, without its features."""
         return self.origin.header(slide_id)
 
     def stamp(self, slide_id: str) -> str:
@@ -73,12 +72,22 @@ class DeviceSource:
         return self.origin.stamp(slide_id)
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the free bytes of a GPU, after torch has given back the memory that it keeps.
+
+    To give memory back takes some milliseconds, and to take it again as many: not for every step.
+    """
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
+
+
 def fits_on_device(dataset: BagDataset, device: torch.device) -> bool:
-    """Say whether the features of a data set take no more than half of a GPU's free memory."""
+    """Return whether the features of a data set take no more than half of a GPU's free memory."""
     if device.type != "cuda":
         return False
-    free = free_memory(device)
-    return 2 * _num_bytes(dataset) < free
+    num_bytes = sum(dataset.num_instances) * dataset.feature_dim * _stored_dtype(dataset).itemsize
+    return 2 * num_bytes < free_memory(device)
 
 
 def where_it_fits(dataset: BagDataset, device: torch.device) -> BagDataset:
@@ -111,7 +120,7 @@ def on_device(
     for group, features in _groups(dataset, pinned=device.type == "cuda"):
         matrix[row : row + len(features)].copy_(features, non_blocking=True)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # the memory that was read into is used again
+            torch.cuda.synchronize(device)  # the next group is read into the same memory
         for bag in group:
             end = row + bag.num_instances
             bags.append(replace(bag, features=matrix[row:end], is_finite=True))
@@ -124,7 +133,7 @@ def on_device(
 def _groups(
     dataset: BagDataset, *, pinned: bool
 ) -> Iterator[tuple[list[Bag], Float[Tensor, "T D"]]]:
-    """Read bags with their features end to end, many of a packed store at a time."""
+    """Read bags and their features end to end; many at a time from a packed store."""
     if not isinstance(dataset.source, PackedStore):
         for bag in dataset:
             yield [bag], bag.features
@@ -145,7 +154,3 @@ def _groups(
 def _stored_dtype(dataset: BagDataset) -> torch.dtype:
     stored = {dataset.source.header(slide_id).dtype for slide_id in dataset.slide_ids}
     return torch.float16 if stored == {"float16"} else torch.float32
-
-
-def _num_bytes(dataset: BagDataset) -> int:
-    return sum(dataset.num_instances) * dataset.feature_dim * _stored_dtype(dataset).itemsize

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sgpmil.bags.segments import Segments
-from sgpmil.gpu.relu_kernels import linear_relu
-from sgpmil.gpu.row_kernels import take_rows
+from sgpmil.gpu.relu import linear_relu
+from sgpmil.gpu.rows import take_rows
 from sgpmil.shapes import Float, Int
 
 __all__ = ["MAX_DEVIATIONS", "InstanceLinear", "Standardise", "relu_layers"]

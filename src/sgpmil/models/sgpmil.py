@@ -15,14 +15,27 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
-from sgpmil.gp.inducing import INDUCING_STARTS, InducingStart, kmeans_points, uniform_points
-from sgpmil.gp.kernels import build_kernel, set_lengthscale, set_lengthscale_from_data
-from sgpmil.gp.means import MEANS, MeanName, build_mean
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
-from sgpmil.gp.rbf import ScaledRBF
+from sgpmil.gp.prior import (
+    MEANS,
+    MeanName,
+    ScaledRBF,
+    build_kernel,
+    build_mean,
+    set_lengthscale,
+    set_lengthscale_from_data,
+)
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
-from sgpmil.gp.sparse import Posterior, SparseGP
-from sgpmil.gpu.side_stream import SideStream
+from sgpmil.gp.sparse import (
+    INDUCING_STARTS,
+    InducingStart,
+    Posterior,
+    SparseGP,
+    kmeans_points,
+    uniform_points,
+)
+from sgpmil.gpu.cholesky import MAX_SIZE
+from sgpmil.gpu.recording import side_by_side
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import InstanceLinear, relu_layers
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
@@ -181,7 +194,7 @@ class SGPMIL(MILModel):
     @property
     def recordable(self) -> Recordable:
         """Steps, unless bags are drawn one by one or other libraries compute the kernel."""
-        few = self.settings.num_inducing <= 128
+        few = self.settings.num_inducing <= MAX_SIZE
         own_kernel = few and ScaledRBF.of(self.gp.kernel) is not None
         is_joint = self.settings.sampling == "full"
         return Recordable.STEPS if own_kernel and not is_joint else Recordable.NOTHING
@@ -222,11 +235,11 @@ class SGPMIL(MILModel):
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         segments = batch.segments
-        with SideStream(batch.features.device) as side:
-            # Otherwise after the embedding: a GPU is then busy with that while it is launched.
-            whitening = self.gp.whitening() if side.is_branch else None
-        embeddings, inputs = by_chunks(self._embed_and_project, batch.features)
-        side.join()
+        whitening, (embeddings, inputs) = side_by_side(
+            batch.features.device,
+            self.gp.whitening,
+            lambda: by_chunks(self._embed_and_project, batch.features),
+        )
         logits_of_attention = draw(
             self.gp,
             inputs,

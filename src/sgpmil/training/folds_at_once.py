@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.gpu.memory import free_memory
+from sgpmil.gpu.resident import free_memory
 from sgpmil.models.contract import MILModel
 from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings

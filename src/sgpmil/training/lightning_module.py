@@ -17,7 +17,7 @@ from sgpmil.errors import TrainingError
 from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.slide_metrics import slide_metrics
-from sgpmil.gpu.random_numbers import seed_torch
+from sgpmil.gpu.recording import seed_torch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.precision import dense_arithmetic
 from sgpmil.training.batches import PackedBatches, read_ahead

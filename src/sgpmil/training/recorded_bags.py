@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.recording import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import Recordable
 from sgpmil.shapes import Float

@@ -18,10 +18,10 @@ from torch import Tensor
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.segments import Segments
-from sgpmil.gpu.adam_kernels import AdamStep
-from sgpmil.gpu.recorder import Recorder, Recording
+from sgpmil.gpu.adam import AdamStep
+from sgpmil.gpu.programs import runs_triton
+from sgpmil.gpu.recording import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
-from sgpmil.gpu.triton_package import available
 from sgpmil.models.contract import MILModel, Recordable
 from sgpmil.models.precision import features_dtype
 from sgpmil.shapes import Float
@@ -79,8 +79,7 @@ def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -
     """
     return (
         isinstance(train.source, DeviceSource)
-        and train.source.matrix.is_cuda
-        and available()
+        and runs_triton(train.source.matrix)
         and model.recordable is Recordable.STEPS
         and settings.precision in ("auto", "32", "bf16")
         and settings.optimiser in ("adamw", "adam")

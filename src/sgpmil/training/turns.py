@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sgpmil.gpu.random_numbers import RandomNumbers
-from sgpmil.gpu.streams import own_stream
+from sgpmil.gpu.recording import RandomNumbers, own_stream
 
 __all__ = ["give_way", "resting", "take_turns"]
 

@@ -38,8 +38,8 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
-from sgpmil.gp.cholesky import jittered_cholesky
 from sgpmil.gp.sparse import SparseGP
+from sgpmil.gpu.cholesky import jittered_cholesky
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float, Int

@@ -4,12 +4,13 @@ With $y = \max(xW^\top + b, 0)$ and $g = \bar y \cdot [y > 0]$,
 
 $$ \bar x = g W, \qquad \bar W = g^\top x, \qquad \bar b = \sum_t g_t. $$
 
-A Triton kernel writes $g$ and sums its columns as it goes. By itself torch reads $g$ once more for
-the sum, and takes half as long for that as for the product of matrices. The sums are added in an
-order that depends on the shapes alone, so that the same input gives the same result.
+A Triton program writes $g$ and sums its columns in the same pass. torch would read $g$ once more
+for the sum, which takes half as long as the product of the matrices.
 """
 
-from typing import Any
+from __future__ import annotations  # Triton is imported at the first launch
+
+from typing import TYPE_CHECKING, Any, no_type_check
 
 import torch
 from torch import Tensor
@@ -17,8 +18,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from sgpmil.gpu.triton_package import available
+from sgpmil.gpu.programs import ceil_div, power_of_two, program, runs_triton
 from sgpmil.shapes import Float
+
+if TYPE_CHECKING:
+    import triton.language as tl
 
 __all__ = ["LinearReLU", "launch_relu_gradient", "linear_relu"]
 
@@ -32,9 +36,9 @@ _PROGRAMS = 1056
 def linear_relu(
     inputs: Float[Tensor, "*T I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"]
 ) -> Float[Tensor, "*T O"]:
-    """Apply a linear layer and a ReLU, as `torch.nn.Linear` and `torch.nn.ReLU` would.
+    """Apply a linear layer and a ReLU, as `torch.nn.Linear` and `torch.nn.ReLU` do.
 
-    Under autocast all is cast to its dtype, as they cast it.
+    Under autocast it casts to the same dtype as they do.
 
     Args:
         inputs: Rows of features.
@@ -46,7 +50,7 @@ def linear_relu(
         tensor([[3.],
                 [0.]])
     """
-    if not (_on_kernels(inputs) and torch.is_grad_enabled()):
+    if not (runs_triton(inputs) and torch.is_grad_enabled()):
         return F.linear(inputs, weight, bias).relu_()
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
@@ -58,7 +62,7 @@ def linear_relu(
 
 
 class LinearReLU(Function):
-    """What `linear_relu` does on a GPU; the bias may be more precise than the rest."""
+    """The layer and the ReLU on a GPU; the bias may be more precise than the rest."""
 
     @staticmethod
     def forward(
@@ -80,7 +84,7 @@ class LinearReLU(Function):
     ) -> tuple[
         Float[Tensor, "T I"] | None, Float[Tensor, "O I"] | None, Float[Tensor, " O"] | None
     ]:
-        """Give the gradients that are asked for."""
+        """Compute the gradients that are needed."""
         inputs, weight, out = ctx.saved_tensors
         by_inputs, by_weight, by_bias = ctx.needs_input_grad
         passed, sums = launch_relu_gradient(out, grad)
@@ -94,20 +98,18 @@ class LinearReLU(Function):
 def launch_relu_gradient(
     outputs: Float[Tensor, "T O"], grad: Float[Tensor, "T O"]
 ) -> tuple[Float[Tensor, "T O"], Float[Tensor, "N O"]]:
-    """Give the gradient before the ReLU, and sums of N parts of its rows in float32 or more.
+    """Compute the gradient before the ReLU, and sums of N parts of its rows in float32 or more.
 
     Args:
-        outputs: What the ReLU gave, contiguous.
-        grad: The gradient of that.
+        outputs: Output of the ReLU, contiguous.
+        grad: Gradient of the output.
     """
-    from sgpmil.gpu.relu_programs import relu_gradient_program
-
     num_rows, width = outputs.shape
-    columns = min(1 << (width - 1).bit_length(), _WIDEST)
+    columns = min(power_of_two(width), _WIDEST)
     rows = _TILE // columns
-    num_blocks, num_columns = max(1, -(-num_rows // rows)), -(-width // columns)
-    num_steps = max(1, -(-num_blocks * num_columns // _PROGRAMS))
-    num_parts = -(-num_blocks // num_steps)
+    num_blocks, num_columns = max(1, ceil_div(num_rows, rows)), ceil_div(width, columns)
+    num_steps = max(1, ceil_div(num_blocks * num_columns, _PROGRAMS))
+    num_parts = ceil_div(num_blocks, num_steps)
     passed = torch.empty_like(outputs)
     precise = torch.float64 if outputs.dtype == torch.float64 else torch.float32
     sums = outputs.new_empty((num_parts, width), dtype=precise)
@@ -133,5 +135,40 @@ def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value if value.dtype == torch.float64 else value.to(dtype)
 
 
-def _on_kernels(values: Tensor) -> bool:
-    return values.device.type == "cuda" and available()
+@program(do_not_specialize=["num_rows", "num_steps"])
+@no_type_check
+def relu_gradient_program(
+    outputs: tl.tensor,
+    grad: tl.tensor,
+    out: tl.tensor,
+    sums: tl.tensor,
+    num_rows: tl.tensor,
+    width: tl.tensor,
+    grad_stride_t: tl.tensor,
+    grad_stride_o: tl.tensor,
+    num_steps: tl.tensor,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Pass the gradient on where the output is positive, and sum the columns of the result.
+
+    Block (i, j) of the grid goes through `num_steps` blocks of rows of a block of columns, and
+    writes their sum to row i of `sums`.
+    """
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    first = tl.program_id(0).to(tl.int64) * num_steps * ROWS
+    known = (columns < width)[None, :]
+    total = tl.zeros([ROWS, COLUMNS], sums.dtype.element_ty)
+    for step in range(num_steps):
+        rows = first + step * ROWS + tl.arange(0, ROWS)
+        inside = (rows < num_rows)[:, None] & known
+        at = rows[:, None] * width + columns[None, :]
+        from_ = grad + rows[:, None] * grad_stride_t + columns[None, :] * grad_stride_o
+        y = tl.load(outputs + at, mask=inside, other=0.0)
+        dy = tl.load(from_, mask=inside, other=0.0)
+        # Like torch: outputs of zero stop the gradient, outputs that are NaN do not.
+        passed = tl.where(y <= 0.0, 0.0, dy)
+        tl.store(out + at, passed, mask=inside)
+        total += passed.to(total.dtype)
+    to = sums + tl.program_id(0).to(tl.int64) * width + columns
+    tl.store(to, tl.sum(total, axis=0), mask=columns < width)

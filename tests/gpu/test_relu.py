@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from sgpmil.gpu import relu_kernels
-from sgpmil.gpu.relu_kernels import launch_relu_gradient, linear_relu
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu import relu
+from sgpmil.gpu.relu import launch_relu_gradient, linear_relu
+from tests.gpu.kernel_process import compile_program, run_kernels
 
-MODULE = "tests.gpu.test_relu_kernels"
+MODULE = "tests.gpu.test_relu"
 
 
 def normal(*shape, seed, dtype=torch.float64):
@@ -50,7 +50,7 @@ def gradients(tmp_path_factory):
 
 
 def few_programs(outputs, grad):
-    relu_kernels._PROGRAMS = 8  # each then goes through several blocks of rows
+    relu._PROGRAMS = 8  # each then goes through several blocks of rows
     return launch_relu_gradient(outputs, grad)
 
 
@@ -105,7 +105,7 @@ def layer_cases():
 
 
 def layer_on_kernels(*case):
-    relu_kernels._on_kernels = lambda _: True
+    relu.runs_triton = lambda _: True
     return layer_results(linear_relu, *case)
 
 
@@ -165,19 +165,7 @@ def test_without_kernels_it_is_torchs():
 @pytest.mark.parametrize(
     ("dtype", "sums"), [("bf16", "fp32"), ("fp16", "fp32"), ("fp32", "fp32"), ("fp64", "fp64")]
 )
-def test_kernel_compiles_for_a_gpu(dtype, sums, known, tmp_path, monkeypatch):
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
-    from triton.backends.compiler import GPUTarget
-
-    from sgpmil.gpu.relu_programs import relu_gradient_program as program
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    known = {"ROWS": 32, "COLUMNS": 128, **known}
+def test_program_compiles_for_a_gpu(dtype, sums, known, own_cache):
     pointers = {**dict.fromkeys(["outputs", "grad", "out"], f"*{dtype}"), "sums": f"*{sums}"}
-    types = {
-        name: "constexpr" if name in known else pointers.get(name, "i32")
-        for name in program.arg_names
-    }
-    source = triton.compiler.ASTSource(program, types, known)
-    kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert program.__name__ in kernel.asm["ptx"]
+    constants = {"ROWS": 32, "COLUMNS": 128, **known}
+    compile_program(relu.relu_gradient_program, pointers, constants)

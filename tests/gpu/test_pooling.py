@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from sgpmil.bags.segments import Segments
-from sgpmil.gpu.pooling_kernels import SegmentPool, SegmentSoftmax
-from sgpmil.models import pooling
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu import pooling
+from sgpmil.gpu.pooling import SegmentPool, SegmentSoftmax
+from sgpmil.models.pooling import pooling_weights
+from tests.gpu.kernel_process import compile_program, run_kernels
 
-MODULE = "tests.gpu.test_pooling_kernels"
+MODULE = "tests.gpu.test_pooling"
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13}
 
 
@@ -183,7 +184,7 @@ def test_a_bag_without_rows_sums_to_zero(pools):
 
 
 def pooling_on_kernels(values, embeddings, bounds):
-    pooling._on_kernels = lambda _: True
+    pooling.runs_triton = lambda _: True
     return pooling_results(values, embeddings, bounds)
 
 
@@ -191,7 +192,7 @@ def pooling_results(values, embeddings, bounds):
     segments = Segments(bounds.cpu(), bounds)
     softmax = pooling.bag_softmax(values, segments)
     attention = values.double().sigmoid().requires_grad_()
-    weights = pooling.pooling_weights(attention, segments, "normalised")
+    weights = pooling_weights(attention, segments, "normalised")
     pooled = pooling.pool(weights, embeddings, segments)
     pooled.square().sum().backward()
     return softmax, weights.detach(), pooled.detach(), attention.grad
@@ -207,3 +208,24 @@ def test_the_models_functions_agree_with_torch(tmp_path):
         for found, expected in zip(results[name], pooling_results(*case), strict=True):
             assert found.dtype == expected.dtype
             assert_close(found, expected.double(), TOLERANCE[found.dtype])
+
+
+# Constants of a compilation: contiguous rows, rows of a single column, or neither.
+PLAIN = {"stride_t": 1, "grad_stride_t": 1, "embeddings_stride_h": 1}
+NARROW = {**PLAIN, "width": 1, "embeddings_stride_t": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("known", [PLAIN, NARROW, {}])
+@pytest.mark.parametrize(("sums", "rows"), [("fp32", "bf16"), ("fp32", "fp32"), ("fp64", "fp16")])
+def test_programs_compile_for_a_gpu(sums, rows, known):
+    tile = {"SAMPLES": 2, "ROWS": 32, "COLUMNS": 16, "STEPS": 3, **known}
+    summed = dict.fromkeys(["values", "softmax", "weights", "grad", "out"], f"*{sums}")
+    pointers = {**summed, "bounds": "*i64", "embeddings": f"*{rows}"}
+    compile_program(pooling.softmax_program, pointers, tile)
+    compile_program(pooling.softmax_gradient_program, pointers, tile)
+    compile_program(pooling.pool_program, pointers, tile)
+    compile_program(pooling.pool_weights_gradient_program, pointers, tile)
+    pointers["out"] = f"*{rows}"
+    compile_program(pooling.pool_embeddings_gradient_program, pointers, tile)

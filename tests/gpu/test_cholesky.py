@@ -1,11 +1,64 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sgpmil.errors import TrainingError
-from sgpmil.gp import whitening
-from sgpmil.gp.cholesky import _without_waiting, jittered_cholesky
-from sgpmil.gp.whitening import inverse_factor
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu import cholesky
+from sgpmil.gpu.cholesky import _factor_on_device, inverse_factor, jittered_cholesky
+from tests.gpu.kernel_process import compile_program, run_kernels
+
+MOST_SHARED = 99 * 1024  # bytes that a program may have on every GPU with bfloat16
+DOUBLES = dict.fromkeys(["inverse", "inner"], "*fp64")
+PLAIN = {"stride_column": 1}
+TRANSPOSED = {"stride_row": 1}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 8), st.sampled_from([1e-1, 1e-3, 1e-6]), st.integers(0, 99))
+def test_factor_gives_the_jittered_matrix_back(size, jitter, seed):
+    root = torch.randn(size, size, generator=torch.Generator().manual_seed(seed)).double()
+    covariance = root @ root.T
+    factor = jittered_cholesky(covariance, jitter)
+    expected = covariance + jitter * torch.eye(size).double()
+    assert torch.allclose(factor @ factor.T, expected, atol=1e-12, rtol=1e-12)
+    assert torch.equal(factor, factor.tril())
+
+
+def test_float32_is_factorised_in_float64():
+    covariance = torch.ones(3, 3)  # float32 could not tell 1 + 1e-8 from 1
+    factor = jittered_cholesky(covariance, 1e-8)
+    assert factor.dtype == torch.float64
+    expected = torch.ones(3, 3).double() + 1e-8 * torch.eye(3).double()
+    assert torch.allclose(factor @ factor.T, expected, atol=1e-15, rtol=0)
+
+
+@pytest.mark.parametrize(("smallest", "added"), [(0.5e-4, 1e-4), (-0.5e-3, 1e-3), (-0.05, 0.1)])
+def test_jitter_rises_tenfold_until_it_is_enough(smallest, added):
+    covariance = torch.diag(torch.tensor([1.0, 2.0, smallest])).double()
+    factor = jittered_cholesky(covariance, 1e-4)
+    assert torch.allclose(
+        factor.diagonal().square(), covariance.diagonal() + added, atol=1e-12, rtol=0
+    )
+
+
+def test_jitter_rises_no_more_than_thousandfold():
+    with pytest.raises(TrainingError, match=r"even with 0\.1.*Lower the learning rate"):
+        jittered_cholesky(torch.diag(torch.tensor([1.0, -0.11])), 1e-4)
+
+
+@pytest.mark.parametrize("position", [(0, 0), (1, 0), (2, 2)])
+def test_nan_is_a_training_error(position):
+    covariance = torch.eye(3)
+    covariance[position] = torch.nan
+    with pytest.raises(TrainingError, match="is NaN or has run away"):
+        jittered_cholesky(covariance, 1e-4)
+
+
+def test_gradient_is_that_of_the_factorisation():
+    root = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).double()
+    root.requires_grad_()
+    assert torch.autograd.gradcheck(lambda r: jittered_cholesky(r @ r.T, 1e-2), root)
 
 
 def root(size, seed=0):
@@ -18,7 +71,7 @@ def test_it_is_the_inverse_of_the_factor():
     assert torch.allclose(inverse_factor(covariance, 1e-3), expected, atol=1e-10)
 
 
-def test_gradient_is_that_of_factor_and_inverse():
+def test_gradient_of_the_inverse_is_that_of_factor_and_inverse():
     r = root(4).requires_grad_()
     assert torch.autograd.gradcheck(lambda r: inverse_factor(r @ r.T, 1e-2), r)
     weights = root(4, seed=1)
@@ -40,7 +93,7 @@ def test_single_precision_is_inverted_in_double():
     assert r.grad.dtype == torch.float32
 
 
-def test_nan_is_a_training_error():
+def test_nan_cannot_be_inverted():
     with pytest.raises(TrainingError, match="is NaN or has run away"):
         inverse_factor(torch.full((2, 2), torch.nan), 1e-4)
 
@@ -48,14 +101,14 @@ def test_nan_is_a_training_error():
 @pytest.mark.parametrize("smallest", [0.5e-4, -0.5e-3, -0.05])
 def test_all_jitters_at_once_give_what_one_after_another_do(smallest):
     covariance = torch.diag(torch.tensor([1.0, 2.0, smallest])).double()
-    found = _without_waiting(covariance, torch.eye(3).double(), 1e-4)
+    found = _factor_on_device(covariance, torch.eye(3).double(), 1e-4)
     assert torch.allclose(found, jittered_cholesky(covariance, 1e-4), atol=1e-14)
 
 
 @pytest.mark.parametrize("worst", [-0.11, torch.nan])
 def test_none_that_will_do_is_nan(worst):
     covariance = torch.diag(torch.tensor([1.0, worst])).double()
-    assert _without_waiting(covariance, torch.eye(2).double(), 1e-4).isnan().all()
+    assert _factor_on_device(covariance, torch.eye(2).double(), 1e-4).isnan().all()
 
 
 def test_result_in_another_dtype_is_the_exact_one_rounded():
@@ -116,7 +169,7 @@ def none_that_will_do():
 
 
 def on_kernels(covariance, jitter, gradient):
-    whitening._on_kernels = lambda _: True
+    cholesky._fits = lambda _: True
     covariance.requires_grad_()
     inverse = inverse_factor(covariance, jitter)
     own = inverse_factor(covariance, jitter, covariance.dtype)
@@ -134,7 +187,7 @@ def on_kernels(covariance, jitter, gradient):
 def found_by_kernels(tmp_path_factory):
     cases = covariances() | none_that_will_do()
     folder = tmp_path_factory.mktemp("inverses")
-    return run_kernels("tests.gp.test_whitening:on_kernels", cases, folder)
+    return run_kernels("tests.gpu.test_cholesky:on_kernels", cases, folder)
 
 
 def relative_error(found, expected):
@@ -175,3 +228,40 @@ def test_kernels_give_inverse_and_gradient_of_torchs_factor(found_by_kernels, na
 def test_kernels_give_nan_where_no_jitter_will_do(found_by_kernels, name):
     for found in found_by_kernels[name]:
         assert found.isnan().all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("width", [16, 128])
+@pytest.mark.parametrize(
+    ("dtype", "to", "known"),
+    [
+        ("fp32", "fp32", PLAIN),
+        ("fp64", "fp64", TRANSPOSED),
+        ("fp32", "bf16", PLAIN),
+        ("fp64", "fp16", {}),
+    ],
+)
+def test_programs_compile_for_a_gpu(dtype, to, known, width):
+    own = {"covariance": f"*{dtype}", "gradient": f"*{dtype}", "rounded": f"*{to}"}
+    tile = {"BLOCK": 16, "WIDTH": width, "JITTER": 1e-4, **known}
+    for program, out in [
+        (cholesky.inverse_factor_program, None),
+        (cholesky.inner_gradient_program, "*fp64"),
+        (cholesky.outer_gradient_program, f"*{to}"),
+    ]:
+        kernel = compile_program(program, {**DOUBLES, **own, "out": out}, tile)
+        # Products in double precision, on the tensor cores.
+        assert ".f64.f64.f64.f64" in kernel.asm["ptx"]
+        assert kernel.metadata.shared <= MOST_SHARED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+def test_the_jitter_is_not_rounded_to_single_precision():
+    pointers = {**DOUBLES, "covariance": "*fp64", "rounded": "*fp64"}
+    tile = {"BLOCK": 16, "WIDTH": 16, "JITTER": 0.1, **PLAIN}
+    kernel = compile_program(cholesky.inverse_factor_program, pointers, tile)
+    assert "0x3fb999999999999a" in kernel.asm["ptx"].lower() or (
+        "0d3fb999999999999a" in kernel.asm["ptx"].lower()
+    )

@@ -6,12 +6,11 @@ import torch
 
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import BagError
-from sgpmil.gpu import row_kernels
-from sgpmil.gpu.row_kernels import take_rows
-from sgpmil.gpu.triton_package import available
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu import rows as rows_module
+from sgpmil.gpu.rows import rows_program, take_rows
+from tests.gpu.kernel_process import compile_program, run_kernels
 
-MODULE = "tests.gpu.test_row_kernels"
+MODULE = "tests.gpu.test_rows"
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
@@ -76,7 +75,7 @@ def taken(source, starts, bounds, *rest):
 
 
 def taken_by_kernel(source, starts, bounds, *rest):
-    return row_kernels.launch_take_rows(source, starts, Segments(bounds.cpu(), bounds), *rest)
+    return rows_module.launch_take_rows(source, starts, Segments(bounds.cpu(), bounds), *rest)
 
 
 @pytest.fixture(scope="module")
@@ -124,18 +123,11 @@ def test_moments_come_together(missing):
         taken(*case)
 
 
-def test_triton_that_cannot_be_imported_is_not_available(monkeypatch):
-    available.cache_clear()
-    monkeypatch.setitem(sys.modules, "triton", None)
-    assert not available()
-    available.cache_clear()
-
-
 def test_without_a_gpu_triton_is_not_imported():
     script = """
 import sys
 import torch
-from sgpmil.gpu.row_kernels import take_rows
+from sgpmil.gpu.rows import take_rows
 from sgpmil.bags.segments import Segments
 from sgpmil.models.pooling import bag_softmax, pool
 segments = Segments.of(torch.tensor([0, 2]))
@@ -145,3 +137,22 @@ assert not [name for name in sys.modules if name.split(".")[0] == "triton"]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# Constants of a compilation: contiguous rows, rows of a single column, or neither.
+PLAIN = {"column_stride": 1}
+NARROW = {**PLAIN, "width": 1, "source_stride": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("known", [PLAIN, NARROW, {}])
+@pytest.mark.parametrize(("source", "out"), [("fp16", "bf16"), ("fp32", "fp32"), ("bf16", "fp64")])
+def test_program_compiles_for_a_gpu(source, out, known):
+    tile = {"ROWS": 32, "COLUMNS": 16, "STEPS": 3, **known}
+    pointers = dict.fromkeys(["mean", "scale", "limit"], "*fp32")
+    pointers |= {"source": f"*{source}", "starts": "*i64", "bounds": "*i64", "out": f"*{out}"}
+    copied = {"STANDARDISED": False, "mean": None, "scale": None, "limit": None}
+    for constants in ({"STANDARDISED": True}, copied):
+        kernel = compile_program(rows_program, pointers, tile | constants)
+        assert ("div.rn.f32" in kernel.asm["ptx"]) == constants["STANDARDISED"]

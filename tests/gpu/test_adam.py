@@ -1,12 +1,14 @@
 import pytest
 import torch
 
-from sgpmil.gpu.adam_kernels import AdamStep
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu.adam import AdamStep, norm_program, update_program
+from tests.gpu.kernel_process import compile_program, run_kernels
 
-MODULE = "tests.gpu.test_adam_kernels"
+MODULE = "tests.gpu.test_adam"
 SHAPES = ((70, 40), (3,), (), (2049,))
 STEPS = 4
+TABLES = {"table": "*i64", "chunk_tensors": "*i64", "chunk_starts": "*i64", "partials": "*fp32"}
+NUMBERS = ("clip", "weight_decay", "eps", "beta2", "rest1", "rest2", "log_beta1", "log_beta2")
 
 
 def start(name, clip, device="cpu"):
@@ -72,3 +74,14 @@ def test_steps_are_those_of_torch(found, name, clip):
     # A GPU rounds to the nearest; the interpreter cuts off.
     assert torch.allclose(half.float(), weights[0], rtol=2**-7, atol=0)
     assert forgotten
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("clipped", [True, False])
+def test_programs_compile_for_a_gpu(decoupled, clipped):
+    types = TABLES | dict.fromkeys(NUMBERS, "fp32") | {"rate": "*fp32"}
+    constants = {"CHUNK": 2048, "CHUNKS": 512, "DECOUPLED": decoupled, "CLIPPED": clipped}
+    compile_program(norm_program, types, constants)
+    compile_program(update_program, types, constants)

@@ -1,14 +1,18 @@
 import pytest
 import torch
 
-from sgpmil.gp.rbf import ScaledRBF
-from sgpmil.gp.whitening import inverse_factor
-from sgpmil.gpu import carried_kernels
-from sgpmil.gpu.carried_kernels import CarriedRBFDraw, fits
-from sgpmil.gpu.conditional import MIN_VARIANCE, carried_draw
-from tests.gpu.kernel_process import run_kernels
+from sgpmil.gpu import carried_draws
+from sgpmil.gpu.carried_draws import (
+    MIN_VARIANCE,
+    CarriedRBFDraw,
+    carried_draw,
+    carried_rbf_draw,
+    rbf_covariance,
+)
+from sgpmil.gpu.cholesky import inverse_factor
+from tests.gpu.kernel_process import compile_program, run_kernels
 
-MODULE = "tests.gpu.test_carried_kernels"
+MODULE = "tests.gpu.test_carried_draws"
 NAMES = ("x", "z", "inverse", "functions", "lengthscale", "scale", "constant", "weight", "bias")
 
 
@@ -21,7 +25,7 @@ def case(T, M, G, S, *, dtype=torch.float32, linear=True, jitter=0.1, far=0.0):
 
     x, z = normal(T, G) + far, normal(M, G) + far
     lengthscale, scale, constant = (torch.tensor(v) for v in (0.7 * G**0.5, 1.3, 0.4))
-    Kzz = ScaledRBF(lengthscale, scale, constant).between(z, z)
+    Kzz = rbf_covariance(z, z, lengthscale, scale, constant)
     return (
         x.to(dtype),
         z,
@@ -82,8 +86,8 @@ CASES = small_cases() | large_cases()
 
 def drawn_and_gradients(as_of_many, *arguments):
     """Draw in small tiles, or as if there were many inputs: in large tiles, several to a part."""
-    carried_kernels._MANY = 0 if as_of_many else 1_000
-    carried_kernels._MOST_PARTS = 2 if as_of_many else 128
+    carried_draws._MANY = 0 if as_of_many else 1_000
+    carried_draws._MOST_PARTS = 2 if as_of_many else 128
     *given, grad = (v.clone() if isinstance(v, torch.Tensor) else v for v in arguments)
     wanted = [v.requires_grad_() for v in given[:-1] if isinstance(v, torch.Tensor)]
     f = CarriedRBFDraw.apply(*given)
@@ -99,9 +103,9 @@ def in_double(*arguments):
     *given, grad = (v.double() if isinstance(v, torch.Tensor) else v for v in arguments)
     wanted = [v.requires_grad_() for v in given[:-1] if isinstance(v, torch.Tensor)]
     x, z, inverse, functions, *parameters, jitter, weight, bias, noise = given
-    rbf = ScaledRBF(*parameters)
-    covariance = rbf.between(z, x)
-    f = carried_draw(covariance, inverse, functions, rbf.variance(x) + jitter, noise)
+    covariance = rbf_covariance(z, x, *parameters)
+    variance = (parameters[1] + parameters[2] + jitter).expand(len(x))
+    f = carried_draw(covariance, inverse, functions, variance, noise)
     if weight is not None:
         f = f + x @ weight + bias
     *gradients, of_covariance = torch.autograd.grad(f, [*wanted, covariance], grad)
@@ -141,7 +145,7 @@ def test_value_and_gradients_are_those_of_the_chain(found, name):
 
 def test_some_variances_are_at_their_floor_in_that_test():
     x, z, inverse, _, *parameters, jitter, _, _, _, _ = at_inducing_points()
-    B = inverse @ ScaledRBF(*parameters).between(z, x)
+    B = inverse @ rbf_covariance(z, x, *parameters)
     left = parameters[1] + parameters[2] + jitter - B.square().sum(0)
     assert (left[::2] < MIN_VARIANCE - 1e-3).all()
     assert (left[1::2] > MIN_VARIANCE + 1e-3).sum() > 10
@@ -158,4 +162,128 @@ def test_the_same_input_gives_the_same_result(found):
     + [(sizes, False) for sizes in [(129, 64, 30), (80, 129, 30), (80, 64, 65)]],
 )
 def test_what_fits(sizes, expected):
-    assert fits(*sizes) == expected
+    assert carried_draws._fits(*sizes) == expected
+
+
+def test_torch_code_is_taken_without_a_gpu_and_adds_a_linear_mean():
+    *given, _ = case(5, 7, 4, 3, dtype=torch.float16)
+    x, *_, weight, bias, noise = given
+    expected, _, _ = in_double(x.float(), *given[1:], torch.ones(3, 5))
+    assert_close(carried_rbf_draw(*given), expected, 2e-6)
+    without = carried_rbf_draw(*given[:8], None, None, noise)
+    assert_close(without + x.float() @ weight + bias, expected, 2e-6)
+
+
+# Draws under any kernel.
+
+
+def formula_case(variance, M=4, T=6, S=3):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).double()
+
+    return (
+        (0.3 * normal(M, T)).requires_grad_(),
+        normal(M, M).tril().requires_grad_(),
+        normal(S, M).requires_grad_(),
+        torch.full((T,), variance).double().requires_grad_(),
+        normal(S, T),
+    )
+
+
+def written_out(covariance, inverse, values, variance, noise):
+    B = inverse @ covariance
+    left = (variance - B.square().sum(0)).clamp(min=MIN_VARIANCE)
+    return values @ B + left.sqrt() * noise
+
+
+@pytest.mark.parametrize("variance", [5.0, 0.5, -1.0], ids=["all-left", "some-left", "none-left"])
+def test_draws_and_gradients_under_any_kernel_are_those_of_the_formula(variance):
+    found = []
+    weights = torch.randn(3, 6, generator=torch.Generator().manual_seed(1)).double()
+    for function in (carried_draw, written_out):
+        given = formula_case(variance)
+        drawn = function(*given)
+        (weights * drawn).sum().backward()
+        found.append([drawn, *[x.grad for x in given[:4]]])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def test_some_variances_are_at_their_floor_in_the_test_of_the_formula():
+    covariance, inverse, _, variance, _ = formula_case(0.5)
+    left = variance - (inverse @ covariance).square().sum(0)
+    assert 0 < (left > MIN_VARIANCE).sum() < 6
+
+
+# Compilation for a GPU.
+
+SHARED_MEMORY = 227 * 1024
+NUMBERS = {"num_rows", "num_parts", "rows_of_part", "grad_stride", "out_stride", "stride"}
+SIZES = {
+    "usual": {"M": 80, "G": 64, "S": 30, "POINTS": 128, "DIMS": 64, "SAMPLES": 32, "SHARES": 128},
+    "small": {"M": 3, "G": 4, "S": 1, "POINTS": 16, "DIMS": 16, "SAMPLES": 16, "SHARES": 16},
+    "largest": {
+        "M": 128,
+        "G": 128,
+        "S": 64,
+        "POINTS": 128,
+        "DIMS": 128,
+        "SAMPLES": 64,
+        "SHARES": 256,
+    },
+}
+TILES = {
+    "few": (carried_draws._DRAW, carried_draws._GRADIENT),
+    "many": (carried_draws._DRAW_MANY, carried_draws._GRADIENT_MANY),
+}
+
+
+def compiled(program, rows, constants, num_warps, num_stages=2):
+    names = program.compiled.arg_names
+    numbers = dict.fromkeys(NUMBERS, "i32") | {
+        "jitter": "fp32",
+        "x": f"*{rows}",
+        "x_grad": f"*{rows}",
+    }
+    types = {name: numbers.get(name, "*fp32") for name in names}
+    aligned = [n for n in names if types[n].startswith("*") or n.endswith("stride")]
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    return compile_program(program, types, constants, aligned, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("number", TILES)
+@pytest.mark.parametrize(
+    ("size", "rows"), [("usual", "bf16"), ("small", "fp32"), ("largest", "fp32")]
+)
+def test_draws_and_their_gradients_compile(size, rows, number):
+    constants = {"FLOOR": 1e-6, "LINEAR": True, "PRECISION": carried_draws._PRECISION}
+    if size == "small":
+        constants |= {"LINEAR": False, "weight": None, "bias": None}
+    programs = carried_draws.draw_program, carried_draws.draw_gradient_program
+    for program, tile in zip(programs, TILES[number], strict=True):
+        cut = {"ROWS": tile.rows, "CHUNK": tile.chunk}
+        sizes = SIZES[size] | constants | cut
+        kernel = compiled(program, rows, sizes, tile.num_warps, tile.num_stages)
+        assert kernel.metadata.shared <= SHARED_MEMORY
+        # On the tensor cores: as plain products they would spill what the registers do not hold.
+        assert "mma" in kernel.asm["ptx"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(
+    ("size", "rows"), [("usual", "bf16"), ("small", "fp32"), ("largest", "fp32")]
+)
+def test_products_and_sums_compile(size, rows):
+    block = min(carried_draws._PART_BLOCK, SIZES[size]["POINTS"])
+    constants = {"ROWS": carried_draws._PART_ROWS, "TILE": 16, "TILES": 32, "BLOCK": block}
+    constants |= SIZES[size] | {"PRECISION": carried_draws._PRECISION}
+    products = compiled(carried_draws.products_program, rows, constants, 8)
+    assert products.metadata.shared <= SHARED_MEMORY
+    assert "mma" in products.asm["ptx"]
+    summed = {"WIDTH": 100, "ROWS": 64, "COLUMNS": 32}
+    compiled(carried_draws.sums_program, rows, summed, 4)

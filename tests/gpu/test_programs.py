@@ -1,15 +1,16 @@
 import sys
 
 import pytest
+import torch
 
-from sgpmil.gpu import triton_package
+from sgpmil.gpu.programs import is_available, runs_triton
 
 
 @pytest.fixture
 def available():
-    triton_package.available.cache_clear()
-    yield triton_package.available
-    triton_package.available.cache_clear()
+    is_available.cache_clear()
+    yield is_available
+    is_available.cache_clear()
 
 
 def test_without_a_compiler_nothing_is_launched(available, monkeypatch):
@@ -29,3 +30,7 @@ def test_without_triton_nothing_is_launched(available, monkeypatch):
     monkeypatch.setenv("CC", "cc")
     monkeypatch.setitem(sys.modules, "triton", None)
     assert not available()
+
+
+def test_a_tensor_in_main_memory_is_for_torch():
+    assert not runs_triton(torch.ones(2))
