@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
+from sgpmil.models.registry import build_model, list_models
 
 
 class Constant(MILModel):
@@ -76,3 +77,18 @@ def test_nothing_is_recorded_of_a_model_that_promises_nothing():
     model = Constant(2, 4, ModelSettings())
     assert model.recordable is Recordable.NOTHING
     assert not model.in_warmup
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_models_promise_what_a_gpu_may_record(name):
+    bags = {"transmil", "dgrmil", "bayesmil", "mixmil", "kernel-attention"}
+    nothing = {"agp", "bag-size"}  # one draws bags one by one, one never looks at features
+    model = build_model(name, in_dim=8, num_classes=2)
+    expected = Recordable.BAGS if name in bags else Recordable.STEPS
+    assert model.recordable is (Recordable.NOTHING if name in nothing else expected)
+
+
+@pytest.mark.parametrize("settings", [{"kernel": "matern32"}, {"num_inducing": 129}])
+def test_a_step_that_other_libraries_compute_is_not_recorded(settings):
+    model = build_model("sgpmil", in_dim=8, num_classes=2, **settings)
+    assert model.recordable is Recordable.NOTHING

@@ -33,7 +33,7 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import BagError
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.models.clam import CLAM_TRAINING
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.patch_grid import grid_cells, grid_pitch, smooth
 from sgpmil.models.pooling import bag_softmax, pool
@@ -102,11 +102,11 @@ class BayesMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_outputs: Number of outputs, one a class.
-        recordable = Recordable.BAGS
-    settings: How it is built.
+        settings: How it is built.
     """
 
     is_probabilistic: ClassVar[bool] = True
+    recordable = Recordable.BAGS
     settings: BayesMILSettings
     grid: Tensor
     prior: Tensor

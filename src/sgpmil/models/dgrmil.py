@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
-from sgpmil.models.contract import Loss, MILModel, ModelOutput
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
 from sgpmil.models.pooling import pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
@@ -93,13 +93,13 @@ class DGRMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_outputs: Number of outputs, one a class.
-        recordable = Recordable.BAGS
-    settings: How it is built.
+        settings: How it is built.
 
     Raises:
         SettingsError: The normal class is none of the classes.
     """
 
+    recordable = Recordable.BAGS
     settings: DGRMILSettings
     centres: Tensor
 

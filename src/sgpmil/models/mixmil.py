@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.mean_model import fit_mean_model
 from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior
@@ -114,14 +114,14 @@ class MixMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_outputs: Number of outputs, one a class.
-        recordable = Recordable.BAGS
-    settings: How it is built.
+        settings: How it is built.
 
     Raises:
         SettingsError: A Bernoulli likelihood is asked for with more than two classes.
     """
 
     is_probabilistic: ClassVar[bool] = True
+    recordable = Recordable.BAGS
     settings: MixMILSettings
     effect_mean: Tensor
     effect_std: Tensor

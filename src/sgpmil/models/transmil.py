@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
 from sgpmil.models.attention_matrix import AttentionMatrix
-from sgpmil.models.contract import MILModel, ModelOutput
+from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
@@ -76,10 +76,10 @@ class TransMIL(MILModel):
     Args:
         in_dim: Number of features of an instance.
         num_outputs: Number of outputs, one a class.
-        recordable = Recordable.BAGS
-    settings: How it is built.
+        settings: How it is built.
     """
 
+    recordable = Recordable.BAGS
     settings: TransMILSettings
 
     def __init__(self, in_dim: int, num_outputs: int, settings: TransMILSettings) -> None:
