@@ -63,7 +63,10 @@ def command(
             )
             for field in ordered
         ]
-        own = list(signature(function).parameters.values())[1:]
+        own = [
+            one.replace(kind=Parameter.KEYWORD_ONLY)
+            for one in list(signature(function).parameters.values())[1:]
+        ]
 
         @wraps(function)
         def called(**given: Any) -> None:
