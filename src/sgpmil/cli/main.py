@@ -34,15 +34,15 @@ COMMANDS = {
     "pack": ("bags", "Pack bag files into one memory-mapped store that reads fast."),
     "splits": ("bags", "Make patient-grouped, stratified folds, or check existing ones."),
     "train": ("train_command", "Train on every fold and test each fold on its test slides."),
-    "predict": ("predict_command", "Predict slides, with or without labels."),
+    "predict": ("models", "Predict slides, with or without labels."),
     "evaluate": ("evaluate_command", "Measure predictions of this package or of another system."),
     "compare": ("compare_command", "Test whether one run is better than another."),
     "explain": ("explain_command", "Write maps, patches to look at and prototypes of a run."),
     "report": ("report_command", "Write a run into one HTML page, and slides into case reports."),
     "bench": ("bench_command", "Measure the time and memory of training and prediction."),
-    "lipschitz": ("lipschitz_command", "Bound how much a model amplifies a change of an instance."),
+    "lipschitz": ("models", "Bound how much a model amplifies a change of an instance."),
     "experiment": ("experiment_command", "Compare models on real data sets."),
-    "import-released": ("predict_command", "Convert a checkpoint of the released SGPMIL code."),
+    "import-released": ("models", "Convert a checkpoint of the released SGPMIL code."),
 }
 """Module and one line of help of each command."""
 

@@ -7,17 +7,25 @@ with `model.`.
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgpmil.errors import CheckpointError
+from sgpmil.errors import CheckpointError, RunFolderError, SettingsError
+from sgpmil.models.checkpoint import save_model
 from sgpmil.models.registry import build_model
 from sgpmil.models.sgpmil import SGPMIL
+from sgpmil.options import Options
 
-__all__ = ["import_released", "read_released_checkpoint"]
+__all__ = [
+    "ReleasedOptions",
+    "convert_released",
+    "import_released",
+    "read_released_checkpoint",
+]
 
 # A damaged file may raise any of these in torch's restricted unpickler.
 _UNREADABLE = (
@@ -134,3 +142,47 @@ def read_released_checkpoint(path: Path | str, *, jitter: float | None = None) -
 def _is_mlp(name: str) -> bool:
     parts = name.split(".")
     return len(parts) == 3 and parts[0] == "mlp" and parts[1].isdigit()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedOptions(Options):
+    """Options of `convert_released`.
+
+    Args:
+        checkpoint: A .ckpt or .pt of the released code.
+        out: Checkpoint (.safetensors) to write.
+        classes: Class names in the order of the model, comma-separated.
+        jitter: Jitter that the model was trained with.
+        overwrite: Replace an existing checkpoint.
+    """
+
+    checkpoint: Path
+    out: Path
+    classes: tuple[str, ...] | None = None
+    jitter: float = 1e-4
+    overwrite: bool = False
+
+
+def convert_released(options: ReleasedOptions) -> SGPMIL:
+    """Convert a checkpoint of the released code into one of this package.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or holds more than tensors.
+        RunFolderError: The checkpoint to write exists.
+        SettingsError: The number of class names is not the model's.
+    """
+    if options.out.exists() and not options.overwrite:
+        raise RunFolderError(f"{options.out} exists already. Replace it with --overwrite.")
+    model = read_released_checkpoint(options.checkpoint, jitter=options.jitter)
+    names = options.classes or tuple(str(c) for c in range(model.num_classes))
+    if len(names) != model.num_classes:
+        raise SettingsError(
+            f"Expected {model.num_classes} class names, as the model has, but got {len(names)}."
+        )
+    save_model(
+        model,
+        options.out,
+        class_names=names,
+        details={"imported_from": options.checkpoint.name},
+    )
+    return model

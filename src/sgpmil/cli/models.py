@@ -1,0 +1,91 @@
+"""`sgpmil predict`, `lipschitz` and `import-released`: commands on trained models."""
+
+import shlex
+
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import console, facts, grid
+from sgpmil.evaluation.lipschitz import summarise_paths
+from sgpmil.models.released import ReleasedOptions, convert_released
+from sgpmil.runs.lipschitz import LipschitzOptions, bound_run
+from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
+
+__all__ = ["import_released", "lipschitz", "predict"]
+
+
+@command(PredictOptions, arguments=["model", "features"])
+def predict(options: PredictOptions) -> None:
+    """Predict slides.
+
+    Example: sgpmil predict runs/latest/fold-0 embeddings --out predictions
+
+    Example: sgpmil predict runs/latest/fold-0 embeddings --coverage 0.9 --defer 0.1
+    """
+    predicted = predict_folder(options, show_progress=True)
+    _print_least_certain(predicted)
+    for note in predicted.notes:
+        console.print(note)
+    scores = ", attention/" if options.instances else ""
+    console.print(f"Written to {options.out}: predictions.parquet, predictions.csv{scores}")
+    if options.labels is not None:
+        console.print(f"Next: sgpmil evaluate {shlex.quote(str(options.out))}")
+
+
+def _print_least_certain(predicted: PredictedFolder) -> None:
+    table, decisions = predicted.table, predicted.decisions
+    title = f"{len(table)} slides, the least certain first"
+    pairs = zip(table.predictions, decisions, strict=True)
+    shown = sorted(pairs, key=lambda pair: -pair[0].entropy)[:10]
+    rows = [
+        (
+            p.slide_id,
+            f"{table.class_names[p.predicted_class]} {p.told(p.predicted_class, digits=3)}",
+            *decision.columns.values(),
+        )
+        for p, decision in shown
+    ]
+    columns = [name.replace("_", " ") for name in decisions[0].columns] if decisions else []
+    if columns:
+        grid(title, ["slide", "predicted", *columns], rows)
+    else:
+        facts(title, [(slide_id, text) for slide_id, text, *_ in rows])
+
+
+@command(LipschitzOptions, arguments=["run"])
+def lipschitz(options: LipschitzOptions) -> None:
+    """Bound how much a model amplifies a change of an instance.
+
+    The models are sgpmil, agp and abmil.
+
+    Example: sgpmil lipschitz runs/latest
+    """
+    found = bound_run(options)
+    if found.num_untrained:
+        total = found.num_untrained + len(found.models)
+        console.print(f"{found.num_untrained} of {total} folds are not trained.")
+    has_several = len(found.models) > 1
+    grid(
+        f"{options.run}: Lipschitz bounds on "
+        f"{'raw' if options.raw_features else 'standardised'} features",
+        ["path", *found.models, *(["mean ± sd"] if has_several else [])],
+        [
+            [
+                summary.name,
+                *(f"{value:.4g}" for value in summary.values),
+                *([f"{summary.mean:.4g} ± {summary.sd:.2g}"] if has_several else []),
+            ]
+            for summary in summarise_paths(found.paths)
+        ],
+    )
+    for path in found.paths[0]:
+        console.print(f"{path.name}: {' × '.join(factor.name for factor in path.factors)}")
+    console.print("'all layers' is no bound: it leaves out the pooling and the posterior.")
+
+
+@command(ReleasedOptions, arguments=["checkpoint", "out"], lists=["classes"])
+def import_released(options: ReleasedOptions) -> None:
+    """Convert a checkpoint of the released code.
+
+    Example: sgpmil import-released last.ckpt model.safetensors --classes normal,tumor
+    """
+    convert_released(options)
+    console.print(f"Written to {options.out}. Next: sgpmil predict {options.out} FEATURES")

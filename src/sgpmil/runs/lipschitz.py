@@ -1,0 +1,66 @@
+"""Lipschitz bounds of the models of a run.
+
+The command ``sgpmil lipschitz`` calls `bound_run`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgpmil.errors import CheckpointError
+from sgpmil.evaluation.lipschitz import LipschitzPath, lipschitz_paths
+from sgpmil.models import load_model
+from sgpmil.options import Options
+from sgpmil.runs.run import Run, is_run
+
+__all__ = ["LipschitzOptions", "RunBounds", "bound_run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LipschitzOptions(Options):
+    """Options of `bound_run`.
+
+    Args:
+        run: A run, the folder of a fold, or a .safetensors file.
+        raw_features: Bound changes of the raw features, not of standardised ones.
+    """
+
+    run: Path
+    raw_features: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunBounds:
+    """Bounds of each trained model of a run.
+
+    Args:
+        models: Names of the models.
+        paths: Bounds of each model.
+        num_untrained: Number of folds without a model.
+    """
+
+    models: tuple[str, ...]
+    paths: tuple[tuple[LipschitzPath, ...], ...]
+    num_untrained: int = 0
+
+
+def bound_run(options: LipschitzOptions) -> RunBounds:
+    """Bound how much the models of a run amplify a change of an instance (sgpmil, agp, abmil).
+
+    Raises:
+        CheckpointError: There is no trained model, or no bound for this kind of model.
+    """
+    run, num_folds = options.run, 1
+    models = {run.name if run.is_dir() else run.stem: run}
+    if is_run(run):
+        folds = Run.open(run).folds
+        num_folds = len(folds)
+        models = {f"fold {name}": f.checkpoint for name, f in folds.items() if f.checkpoint}
+        if not models:
+            raise CheckpointError(
+                f"Expected a trained fold in {run}, but got none. Continue the run (--resume)."
+            )
+    paths = [
+        tuple(lipschitz_paths(load_model(path)[0], raw_features=options.raw_features))
+        for path in models.values()
+    ]
+    return RunBounds(tuple(models), tuple(paths), num_folds - len(models))

@@ -1,0 +1,245 @@
+"""Predictions of a folder of slides by a trained model, with decisions calibrated on other slides.
+
+The command ``sgpmil predict`` calls `predict_folder`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sgpmil.bags.steps import BagOptions
+from sgpmil.bags.target import ClassTarget
+from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
+from sgpmil.evaluation import iter_predictions
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.conformal import (
+    ConformalPredictor,
+    conformal_method,
+    fit_conformal,
+)
+from sgpmil.evaluation.uncertainty.decisions import Decision, add_decisions, decide
+from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
+from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
+from sgpmil.models import load_model
+from sgpmil.processes import compute_device, progress_bar
+from sgpmil.runs.prediction_files import read_predictions, write_predictions_csv
+from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
+from sgpmil.runs.run import RunFold, is_run
+
+__all__ = ["DecisionRules", "PredictOptions", "PredictedFolder", "calibrate", "predict_folder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(BagOptions):
+    """Options of `predict_folder`.
+
+    Args:
+        model: Folder of a fold (runs/x/fold-0) or a .safetensors file.
+        out: Folder to write to.
+        device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
+        precision: Arithmetic of the dense layers: 32, bf16, or auto (bf16 on GPUs that have it).
+        instances: Write the scores of the instances to OUT/attention/.
+        coverage: Give each slide a set of classes that contains its label this often, such as 0.9.
+            The coverage is approximate where the calibration slides chose the epoch. It does not
+            hold for slides from another scanner or hospital.
+        conformal: Kind of the sets of ``coverage``: lac (the smallest; default) or aps (adaptive).
+        defer: Mark about this share of slides for a human, such as 0.1. These slides are less
+            certain than the rest of the calibration slides.
+        defer_by: Uncertainty for ``defer``: entropy (default), max_probability, std, mean_std,
+            mutual_information or expected_entropy.
+        calibration: Predictions of the same model (file or folder) to calibrate ``coverage`` and
+            ``defer`` on; by default those of the fold's validation slides.
+        overwrite: Replace existing predictions.
+    """
+
+    model: Path
+    out: Path = Path("predictions")
+    device: str = "auto"
+    precision: str = "auto"
+    instances: bool = True
+    coverage: float | None = None
+    conformal: str | None = None
+    defer: float | None = None
+    defer_by: str | None = None
+    calibration: Path | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRules:
+    """Rules that turn predictions into decisions.
+
+    Args:
+        conformal: Prediction sets; None where not asked for.
+        deferral: Deferral to a human; None where not asked for.
+        calibration: Predictions that both are fitted on; None where neither is asked for.
+    """
+
+    conformal: ConformalPredictor | None = None
+    deferral: DeferralRule | None = None
+    calibration: PredictionTable | None = None
+
+    def notes(self, table: PredictionTable, decisions: tuple[Decision, ...]) -> tuple[str, ...]:
+        """Return sentences on the decisions of a table."""
+        lines = []
+        if self.conformal is not None:
+            sizes = [len(decision.prediction_set or ()) for decision in decisions]
+            lines.append(
+                f"Sets: {self.conformal.method.upper()}, coverage {self.conformal.coverage:g}, "
+                f"from {sum(self.conformal.num_calibration)} calibration slides; "
+                f"{sum(sizes) / max(1, len(sizes)):.2f} classes on average."
+            )
+            lines.append(self.conformal.note)
+        if self.deferral is not None:
+            deferred = sum(bool(decision.deferred) for decision in decisions)
+            threshold = self.deferral.threshold
+            lines.append(
+                f"To a human: {deferred} of {len(decisions)} slides, with "
+                f"{self.deferral.measure} above "
+                f"{'nothing' if math.isinf(threshold) else f'{threshold:.3g}'}; expected "
+                f"{self.deferral.expected_share:.1%} of slides like the "
+                f"{self.deferral.num_slides} calibration slides."
+            )
+        if self.calibration is not None:
+            lines.append(_overlap(table, self.calibration))
+        return tuple(line for line in lines if line)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedFolder:
+    """Predictions that `predict_folder` wrote.
+
+    Args:
+        path: Folder of the predictions.
+        table: The predictions, without the scores of the instances.
+        decisions: Decision on each slide.
+        notes: Sentences on the decisions.
+    """
+
+    path: Path
+    table: PredictionTable
+    decisions: tuple[Decision, ...]
+    notes: tuple[str, ...]
+
+
+def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> PredictedFolder:
+    """Predict slides with a trained model and write the predictions.
+
+    Args:
+        options: The model, the bags and the decisions.
+        show_progress: Whether to show a bar on standard error.
+
+    Raises:
+        CheckpointError: The model is a run of several folds, or cannot be read.
+        RunFolderError: The folder holds predictions already.
+        SettingsError: An option needs another one, or there is no such device.
+        PredictionError: The bags or the calibration slides do not fit the model.
+    """
+    if is_run(options.model):
+        raise CheckpointError(
+            f"Expected one model, but {options.model} is a run of several folds. "
+            f"Name a fold, such as {options.model / 'fold-0'}."
+        )
+    if is_prediction_folder(options.out) and not options.overwrite:
+        raise RunFolderError(
+            f"{options.out} holds predictions already. Replace them with --overwrite."
+        )
+    device = compute_device(options.device)
+    network, info = load_model(options.model)
+    rules = calibrate(options, info.class_names)
+    bags = options.read_bags(info.class_names if options.labels is not None else None)
+    bags = bags.with_target(ClassTarget(info.class_names))
+    if bags.feature_dim != network.in_dim:
+        raise PredictionError(
+            f"Expected bags of {network.in_dim} features, as the model was trained on, but those "
+            f"of {options.features} have {bags.feature_dim}. Use embeddings of the same encoder."
+        )
+    with progress_bar("Predicting", len(bags), "slides", show=show_progress) as bar:
+        found = iter_predictions(
+            network,
+            bags,
+            with_instances=options.instances,
+            device=device,
+            precision=options.precision,
+            on_bag=lambda _: bar.advance(),
+        )
+        table = write_prediction_folder(options.out, found, info.class_names, keep_instances=False)
+    write_predictions_csv(options.out / "predictions.csv", table)
+    decisions = decide(table, rules.conformal, rules.deferral)
+    if rules.calibration is not None:
+        for name in ("predictions.csv", "predictions.parquet"):
+            add_decisions(options.out / name, decisions)
+    return PredictedFolder(options.out, table, decisions, rules.notes(table, decisions))
+
+
+def calibrate(options: PredictOptions, class_names: tuple[str, ...]) -> DecisionRules:
+    """Fit prediction sets and deferral on calibration slides.
+
+    Args:
+        options: The rules, and the slides to fit them on.
+        class_names: Classes of the model.
+
+    Raises:
+        SettingsError: An option needs another one that is not given.
+        PredictionError: There are no calibration slides, or too few.
+    """
+    coverage, defer = options.coverage, options.defer
+    if coverage is None and options.conformal is not None:
+        raise SettingsError("--conformal is about --coverage. Add --coverage 0.9.")
+    if defer is None and options.defer_by is not None:
+        raise SettingsError("--defer-by is about --defer. Add --defer 0.1.")
+    if coverage is None and defer is None:
+        if options.calibration is not None:
+            raise SettingsError(
+                "--calibration is for --coverage and --defer. Add one of them, or leave it out."
+            )
+        return DecisionRules()
+    table = _with_class_names(_read_calibration(options), class_names)
+    sets = rule = None
+    if coverage is not None:
+        sets = fit_conformal(table, coverage, conformal_method(options.conformal or "lac"))
+    if defer is not None:
+        rule = fit_deferral(table, defer, uncertainty_measure(options.defer_by or "entropy"))
+    return DecisionRules(sets, rule, table)
+
+
+def _read_calibration(options: PredictOptions) -> PredictionTable:
+    if options.calibration is not None:
+        return read_predictions(options.calibration)
+    model = options.model
+    # Weights of another epoch in the same folder did not make the validation predictions.
+    folder = model.parent if model.stem == "checkpoint" and model.is_file() else model
+    fold = RunFold(folder.name, folder)
+    table = fold.validation
+    if table is None:
+        raise PredictionError(
+            f"Expected predictions of validation slides in {fold.validation_path} for --coverage "
+            "and --defer, but there are none. Train with validation slides, or name predictions "
+            "of other slides with --calibration."
+        )
+    return table
+
+
+def _with_class_names(table: PredictionTable, class_names: tuple[str, ...]) -> PredictionTable:
+    """Name numbered classes, such as those of a CSV, after the model's."""
+    numbers = tuple(str(c) for c in range(len(class_names)))
+    if table.class_names == numbers:
+        return replace(table, class_names=class_names)
+    if table.class_names != class_names:
+        raise PredictionError(
+            f"Expected calibration slides of the classes {', '.join(class_names)}, as the model "
+            f"has, but got {', '.join(table.class_names)}. Use predictions of this model."
+        )
+    return table
+
+
+def _overlap(table: PredictionTable, calibration: PredictionTable) -> str:
+    known = {p.slide_id for p in calibration.predictions}
+    known |= {p.case_id for p in calibration.predictions}
+    shared = sum(p.slide_id in known or p.case_id in known for p in table.predictions)
+    if not shared:
+        return ""
+    return (
+        f"{shared} of the {len(table)} slides, or other slides of their patients, are calibration "
+        "slides: coverage and deferral are not guaranteed for them."
+    )
