@@ -12,7 +12,8 @@ from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs import prediction_folder
-from sgpmil.runs.run import FORMAT, Run, is_run, run_lock
+from sgpmil.runs.description import FORMAT, is_run
+from sgpmil.runs.run import Run, run_lock
 from tests.training.conftest import files_under
 
 FOLDS = (

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
+    from sgpmil.runs.description import Provenance, is_run
     from sgpmil.runs.material import RunMaterial, read_material
     from sgpmil.runs.prediction_files import (
         read_predictions,
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
         write_predictions_csv,
     )
     from sgpmil.runs.results import Results, open_results
-    from sgpmil.runs.run import Provenance, Run, RunFold, is_run, run_lock
+    from sgpmil.runs.run import Run, RunFold, run_lock
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "Provenance": "run",
+            "Provenance": "description",
             "Results": "results",
             "Run": "run",
             "RunFold": "run",
             "RunMaterial": "material",
-            "is_run": "run",
+            "is_run": "description",
             "open_results": "results",
             "read_material": "material",
             "read_predictions": "prediction_files",

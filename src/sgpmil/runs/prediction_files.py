@@ -1,11 +1,31 @@
-"""Tables of predictions on disk: parquet (ours) and CSV (anyone's)."""
+"""Tables of predictions on disk: parquet of this package, and CSV of any system.
+
+The names of the columns say what they are:
+
+============  ===============  ==========  ==============  ======================  ===========
+table         slide            patient     label           probabilities           deviations
+============  ===============  ==========  ==============  ======================  ===========
+ours, plain   slide_id         case_id     label           p_0, p_1, …             std_0, …
+CLAM          slide_id         –           Y               p_0, p_1, …             –
+by name       slide_id         case_id     label (a name)  p_<class>, …            std_<class>
+slideflow     slide            patient     y_true          y_pred0, y_pred1, …     uncertainty0, …
+STAMP         PATIENT          PATIENT     <target>        <target>_<class>, …     –
+============  ===============  ==========  ==============  ======================  ===========
+
+The names of slideflow's columns may start with the outcome, as in ``subtype-y_true``. The
+patient may also be in PATIENT or patient. A table of patients has no slides: there a row stands
+for the patient. Labels are class indices, or names where the columns are named by class; blank
+where unknown. Classes come in the order of their columns.
+"""
 
 import csv
 import json
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +35,7 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
-from sgpmil.runs.prediction_columns import BLANK, Columns, column_roles, labels_of, numbers_of
+from sgpmil.shapes import Float
 
 __all__ = [
     "TABLE",
@@ -27,6 +47,8 @@ __all__ = [
 ]
 
 FilePath = str | os.PathLike[str]
+Columns = Mapping[str, Sequence[Any]]
+"""The values of each column, by its name."""
 
 TABLE = "predictions.parquet"
 """Name of the table in a folder of predictions."""
@@ -34,6 +56,8 @@ TABLE = "predictions.parquet"
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
 _MEASURES = ("entropy", "expected_entropy", "mutual_information")
+_PATIENT = ("case_id", "PATIENT", "patient")
+_BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
 
 def write_predictions(path: FilePath, table: PredictionTable) -> None:
@@ -94,7 +118,7 @@ def read_predictions(path: FilePath) -> PredictionTable:
     Parquet and CSV need the columns ``slide_id``, ``label`` (or CLAM's ``Y``; blank where
     unknown) and ``p_0 … p_{C-1}``. Other columns of `write_predictions` are used where present;
     without them, standard deviations, expected entropy and mutual information are NaN. Tables of
-    slideflow and STAMP are recognised by their columns (see `prediction_columns`), as is
+    slideflow and STAMP are recognised by their columns (see the head of this module), as is
     ``slide_id, label, p_<class>, …`` with the names of classes for labels.
 
     Args:
@@ -169,7 +193,7 @@ def _read_csv(file: Path) -> Columns:
 
 
 def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) -> PredictionTable:
-    roles = column_roles(tuple(columns), where)
+    roles = _column_roles(tuple(columns), where)
     num_classes = len(roles.probs)
     class_names = class_names or roles.class_names or tuple(str(c) for c in range(num_classes))
     if len(class_names) != num_classes:
@@ -183,11 +207,11 @@ def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) ->
             f"Expected at least one slide in {where}, but got none. Predict at least one slide."
         )
     patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
-    patients = ["" if patient in BLANK else patient for patient in patients]
-    labels = labels_of(columns, roles, where)
+    patients = ["" if patient in _BLANK else patient for patient in patients]
+    labels = _labels(columns, roles, where)
     groups = (roles.probs, roles.stds, _MEASURES)
     probs, std, measures = (
-        np.stack([numbers_of(columns, name, len(slide_ids), where) for name in names], axis=1)
+        np.stack([_numbers(columns, name, len(slide_ids), where) for name in names], axis=1)
         for names in groups
     )
     check_predictions(probs, labels, slide_ids, where)
@@ -212,3 +236,166 @@ def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) ->
 
 def _texts(values: Sequence[Any]) -> list[str]:
     return ["" if value is None else str(value) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnRoles:
+    """The meaning of each column of a table.
+
+    Args:
+        slide: Column of the slides' names.
+        patient: Column of the patients' names, where there is one.
+        label: Column of the labels.
+        probs: Column of each class's probability.
+        stds: Column of each class's standard deviation; it may be missing.
+        class_names: Name of each class where the labels are names, not indices.
+    """
+
+    slide: str
+    patient: str | None
+    label: str
+    probs: tuple[str, ...]
+    stds: tuple[str, ...]
+    class_names: tuple[str, ...] | None = None
+
+
+def _column_roles(names: Sequence[str], where: str) -> _ColumnRoles:
+    """Recognise the columns by their names alone."""
+    for recognise in (_plain, _slideflow, _stamp, _by_name):
+        roles = recognise(names, where)
+        if roles is not None:
+            return roles
+    raise _missing(names, ("slide_id", "label", "p_0", "p_1"), where)
+
+
+def _labels(columns: Columns, roles: _ColumnRoles, where: str) -> list[int | None]:
+    """Return the class index of each row, or None where the label is blank."""
+    values = columns[roles.label]
+    if roles.class_names is not None:
+        index = {name: c for c, name in enumerate(roles.class_names)}
+        return [_named_label(value, index, roles.label, where) for value in values]
+    labels: list[int | None] = []
+    for value in values:
+        number = _number(value, roles.label, where)
+        if not math.isnan(number) and not number.is_integer():
+            raise PredictionError(
+                f"Expected class indices in column '{roles.label}' of {where}, but got {value!r}. "
+                "Number the classes from 0."
+            )
+        labels.append(None if math.isnan(number) else int(number))
+    return labels
+
+
+def _numbers(columns: Columns, name: str, num_rows: int, where: str) -> Float[np.ndarray, " n"]:
+    """Return a column as numbers, NaN where they are blank or the column is missing."""
+    values = columns.get(name, [None] * num_rows)
+    return np.array([_number(value, name, where) for value in values], dtype=np.float64)
+
+
+def _plain(names: Sequence[str], where: str) -> _ColumnRoles | None:
+    num_classes = sum(re.fullmatch(r"p_\d+", name) is not None for name in names)
+    if num_classes == 0:
+        return None
+    label = "Y" if "Y" in names and "label" not in names else "label"
+    probs = _numbered("p_", max(2, num_classes))
+    needed = ("slide_id", label, *probs)
+    if not set(needed) <= set(names):
+        raise _missing(names, needed, where)
+    return _ColumnRoles("slide_id", _patient(names), label, probs, _numbered("std_", num_classes))
+
+
+def _by_name(names: Sequence[str], where: str) -> _ColumnRoles | None:
+    classes = tuple(name[2:] for name in names if name.startswith("p_") and len(name) > 2)
+    if len(classes) < 2 or not {"slide_id", "label"} <= set(names):
+        return None
+    probs, stds = (tuple(f"{kind}_{name}" for name in classes) for kind in ("p", "std"))
+    return _ColumnRoles("slide_id", _patient(names), "label", probs, stds, classes)
+
+
+def _slideflow(names: Sequence[str], where: str) -> _ColumnRoles | None:
+    found = [re.fullmatch(r"(.+-)?y_pred\d+", name) for name in names]
+    outcomes = sorted({match[1] or "" for match in found if match is not None})
+    if not outcomes:
+        return None
+    if len(outcomes) > 1:
+        raise _several([outcome.rstrip("-") for outcome in outcomes], where)
+    outcome = outcomes[0]
+    num_classes = max(2, sum(match is not None for match in found))
+    probs, stds = (_numbered(f"{outcome}{kind}", num_classes) for kind in ("y_pred", "uncertainty"))
+    patient = _patient(names) or (f"{outcome}patient" if f"{outcome}patient" in names else None)
+    slide = "slide" if "slide" in names or patient is None else patient
+    needed = (slide, f"{outcome}y_true", *probs)
+    if not set(needed) <= set(names):
+        raise _missing(names, needed, where)
+    return _ColumnRoles(slide, patient, f"{outcome}y_true", probs, stds)
+
+
+def _stamp(names: Sequence[str], where: str) -> _ColumnRoles | None:
+    if "PATIENT" not in names:
+        return None
+    columns_of = {
+        target: tuple(name for name in names if name.startswith(f"{target}_"))
+        for target in names
+        if target not in ("", "PATIENT")
+    }
+    columns_of = {target: columns for target, columns in columns_of.items() if len(columns) > 1}
+    # A class may be named so that its column looks like a target of others: T_a beside T_a_b.
+    of_classes = {name for columns in columns_of.values() for name in columns}
+    targets = [target for target in columns_of if target not in of_classes]
+    if not targets:
+        return None
+    if len(targets) > 1:
+        raise _several(targets, where)
+    probs = columns_of[targets[0]]
+    classes = tuple(name.removeprefix(f"{targets[0]}_") for name in probs)
+    stds = tuple(f"std_{name}" for name in classes)
+    return _ColumnRoles("PATIENT", "PATIENT", targets[0], probs, stds, classes)
+
+
+def _patient(names: Sequence[str]) -> str | None:
+    return next((name for name in _PATIENT if name in names), None)
+
+
+def _numbered(start: str, num: int) -> tuple[str, ...]:
+    return tuple(f"{start}{c}" for c in range(num))
+
+
+def _missing(names: Sequence[str], needed: Sequence[str], where: str) -> PredictionError:
+    missing = ", ".join(name for name in needed if name not in names)
+    return PredictionError(
+        f"Expected the columns slide_id, label (or Y) and p_0 to p_{{C-1}} in {where}, or those of "
+        f"slideflow or STAMP, but {missing} is missing from {', '.join(names)}. Add it."
+    )
+
+
+def _several(found: Sequence[str], where: str) -> PredictionError:
+    return PredictionError(
+        f"Expected the predictions of one target in {where}, but got those of "
+        f"{', '.join(found)}. Keep the columns of one."
+    )
+
+
+def _number(value: Any, column: str, where: str) -> float:
+    if value is None or value in _BLANK:
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise PredictionError(
+            f"Expected numbers in column '{column}' of {where}, but got {value!r}. Number the "
+            "classes from 0, or name the columns of probabilities p_<class>; write decimal points."
+        ) from error
+
+
+def _named_label(value: Any, index: Mapping[str, int], column: str, where: str) -> int | None:
+    text = str(value).strip()
+    if text in index:  # before the blanks: a class may be called None
+        return index[text]
+    if text in _BLANK:
+        return None
+    if re.fullmatch(r"\d+\.0", text) and text[:-2] in index:  # 1.0: a column with blanks
+        return index[text[:-2]]
+    raise PredictionError(
+        f"Expected one of the classes {', '.join(index)} in column '{column}' of {where}, as the "
+        f"columns of the probabilities are named, but got {value!r}. Correct it."
+    )

@@ -7,8 +7,9 @@ from pathlib import Path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import FoldPredictions
+from sgpmil.runs.description import is_run
 from sgpmil.runs.prediction_folder import is_prediction_folder
-from sgpmil.runs.run import Run, RunFold, is_run
+from sgpmil.runs.run import Run, RunFold
 
 __all__ = ["Results", "open_results"]
 

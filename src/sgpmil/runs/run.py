@@ -16,20 +16,14 @@
       figures/  explanation/  report.html
 """
 
-import json
-import platform
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold
@@ -39,6 +33,13 @@ from sgpmil.evaluation.comparison.comparability import check_own_test_slides
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.processes import FileLock
+from sgpmil.runs.description import (
+    Provenance,
+    is_run,
+    read_description,
+    refuse_other_settings,
+    write_description,
+)
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.prediction_folder import (
     is_prediction_folder,
@@ -47,38 +48,7 @@ from sgpmil.runs.prediction_folder import (
     write_prediction_folder,
 )
 
-__all__ = ["FORMAT", "Provenance", "Run", "RunFold", "is_run", "run_lock"]
-
-FORMAT = 1
-"""Version of the format of ``run.json``. Runs without one are of the first format."""
-
-_DESCRIPTION = "run.json"
-_PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn")
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The origin of a run; what an older run did not record is None or empty.
-
-    Args:
-        created: Date and time, in UTC.
-        python: Version of Python.
-        versions: Version of each package that decides the numbers.
-        git_commit: Commit of the folder in which the run was started.
-        seed: Seed of the training.
-        data_fingerprint: Digest of the bags and their labels.
-        splits_fingerprint: Digest of the folds.
-        format: Version of the format of ``run.json``.
-    """
-
-    created: str | None
-    python: str | None
-    versions: Mapping[str, str]
-    git_commit: str | None
-    seed: int | None
-    data_fingerprint: str | None
-    splits_fingerprint: str | None
-    format: int
+__all__ = ["Run", "RunFold", "run_lock"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,7 +216,6 @@ class Run:
                 of other settings or of a newer format, or cannot be written.
         """
         path = Path(path)
-        settings = json.loads(json.dumps(settings, default=str))
         try:
             if path.exists() and any(path.iterdir()):
                 if not is_run(path):
@@ -256,32 +225,23 @@ class Run:
                     )
                 if resume:
                     run = Run.open(path)
-                    _refuse_other_settings(run, settings)
-                    write_splits(folds, path / "splits", overwrite=True)
+                    refuse_other_settings(path, run.settings, settings)
+                    write_splits(folds, run.splits_path, overwrite=True)
                     return run
                 if not overwrite:
                     raise RunFolderError(
-                        f"The run {path} exists already. Go on with it (--resume), replace it "
+                        f"The run {path} exists already. Resume it (--resume), replace it "
                         "(--overwrite), or choose another folder (--run)."
                     )
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
-            description = {
-                "format": FORMAT,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "python": platform.python_version(),
-                "versions": _versions(),
-                "git_commit": _git_commit(),
-                "folds": [fold.name for fold in folds],
-                "data": json.loads(json.dumps(data or {}, default=str)),
-                "settings": settings,
-            }
             # First of all: without it, an interrupted start would not be known for a run.
-            write_text(path / _DESCRIPTION, json.dumps(description, indent=2))
-            write_splits(folds, path / "splits")
+            names = [fold.name for fold in folds]
+            run = Run(path, write_description(path, names, settings, data or {}))
+            write_splits(folds, run.splits_path)
         except OSError as error:
             raise RunFolderError(f"Could not write the run folder {path}: {error}.") from error
-        return Run(path, description)
+        return run
 
     @staticmethod
     def open(path: Path | str) -> "Run":
@@ -294,28 +254,7 @@ class Run:
             RunFolderError: The folder is not a run, its description is damaged, or it is of a
                 newer format.
         """
-        path = Path(path)
-        try:
-            description = json.loads((path / _DESCRIPTION).read_text(encoding="utf-8"))
-            written_as = int(description.get("format", FORMAT))
-            if written_as <= FORMAT:
-                tuple(description["folds"])
-        except OSError as error:
-            raise RunFolderError(
-                f"Expected a run (a folder with {_DESCRIPTION}) at {path}, but found none."
-            ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(
-                f"Expected the description of a run in {path / _DESCRIPTION}, but it is damaged "
-                f"({type(error).__name__}: {error}). Replace the run with --overwrite, or restore "
-                "the file."
-            ) from error
-        if written_as > FORMAT:
-            raise RunFolderError(
-                f"Expected a run of format {FORMAT} or older at {path}, but it is of format "
-                f"{written_as}. Update sgpmil."
-            )
-        return Run(path, description)
+        return Run(Path(path), read_description(Path(path)))
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the run while a block runs, as `run_lock` does."""
@@ -375,17 +314,7 @@ class Run:
     @property
     def provenance(self) -> Provenance:
         """Versions, commit, seed and fingerprints."""
-        found, settings = self.description, self.settings
-        return Provenance(
-            created=found.get("created"),
-            python=found.get("python"),
-            versions=found.get("versions", {}),
-            git_commit=found.get("git_commit"),
-            seed=settings.get("training", {}).get("seed"),
-            data_fingerprint=settings.get("data_fingerprint"),
-            splits_fingerprint=settings.get("splits_fingerprint"),
-            format=int(found.get("format", FORMAT)),
-        )
+        return Provenance.of(self.description)
 
     @property
     def splits_path(self) -> Path:
@@ -439,18 +368,6 @@ def run_lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def is_run(path: Path | str) -> bool:
-    """Return whether a folder is a run, whose description may be damaged."""
-    file = Path(path) / _DESCRIPTION
-    try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-    except OSError:
-        return False
-    except ValueError:
-        return file.with_name("splits").is_dir()
-    return isinstance(description, dict) and {"folds", "settings"} <= description.keys()
-
-
 def _spelt(split: Fold, table: PredictionTable) -> Fold:
     """Spell the slides of a fold as its predictions do.
 
@@ -462,47 +379,3 @@ def _spelt(split: Fold, table: PredictionTable) -> Fold:
         for slides in (split.train, split.val, split.test)
     )
     return Fold(split.name, train, val, test)
-
-
-def _refuse_other_settings(run: Run, settings: Mapping[str, Any]) -> None:
-    old, new = _flat(run.settings), _flat(settings)
-    differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    if differing:
-        key = differing[0]
-        raise RunFolderError(
-            f"Expected the settings of the run {run.path} to resume it, but {key} was "
-            f"{old.get(key)!r} and is now {new.get(key)!r}"
-            f"{f' ({len(differing) - 1} more differ)' if len(differing) > 1 else ''}. "
-            "Choose another folder, or replace the run with --overwrite."
-        )
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    return {
-        key: value
-        for name, inner in values.items()
-        for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def _git_commit() -> str | None:
-    """Return the commit of the working directory, where it is a repository."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    result = subprocess.run(  # noqa: S603
-        [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return result.stdout.strip() or None

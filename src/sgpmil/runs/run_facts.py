@@ -8,8 +8,9 @@ from pathlib import Path
 from sgpmil.bags.labels import clean_slide_id, read_labels
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SgpmilError
+from sgpmil.runs.description import is_run
 from sgpmil.runs.material import RunMaterial
-from sgpmil.runs.run import Run, is_run
+from sgpmil.runs.run import Run
 
 __all__ = ["RunFacts", "run_facts"]
 

@@ -1,0 +1,205 @@
+"""The description of a run, ``run.json``: format, settings, versions and fingerprints."""
+
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from sgpmil.bags.files import write_text
+from sgpmil.errors import RunFolderError
+
+__all__ = [
+    "FORMAT",
+    "Provenance",
+    "is_run",
+    "read_description",
+    "refuse_other_settings",
+    "write_description",
+]
+
+FORMAT = 1
+"""Version of the format of ``run.json``. Runs without one are of the first format."""
+
+_FILE = "run.json"
+_PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The origin of a run; what an older run did not record is None or empty.
+
+    Args:
+        created: Date and time, in UTC.
+        python: Version of Python.
+        versions: Version of each package that decides the numbers.
+        git_commit: Commit of the folder in which the run was started.
+        seed: Seed of the training.
+        data_fingerprint: Digest of the bags and their labels.
+        splits_fingerprint: Digest of the folds.
+        format: Version of the format of ``run.json``.
+    """
+
+    created: str | None
+    python: str | None
+    versions: Mapping[str, str]
+    git_commit: str | None
+    seed: int | None
+    data_fingerprint: str | None
+    splits_fingerprint: str | None
+    format: int
+
+    @staticmethod
+    def of(description: Mapping[str, Any]) -> "Provenance":
+        """Take the origin of a run from its description."""
+        settings = description.get("settings", {})
+        return Provenance(
+            created=description.get("created"),
+            python=description.get("python"),
+            versions=description.get("versions", {}),
+            git_commit=description.get("git_commit"),
+            seed=settings.get("training", {}).get("seed"),
+            data_fingerprint=settings.get("data_fingerprint"),
+            splits_fingerprint=settings.get("splits_fingerprint"),
+            format=int(description.get("format", FORMAT)),
+        )
+
+
+def is_run(path: Path | str) -> bool:
+    """Return whether a folder is a run, whose description may be damaged."""
+    file = Path(path) / _FILE
+    try:
+        description = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:
+        return file.with_name("splits").is_dir()
+    return isinstance(description, dict) and {"folds", "settings"} <= description.keys()
+
+
+def write_description(
+    folder: Path, folds: Sequence[str], settings: Mapping[str, Any], data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the description of a new run, and return it.
+
+    Args:
+        folder: Folder of the run.
+        folds: Name of each fold.
+        settings: Everything that decides the result.
+        data: Where the bags lie.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    description = {
+        "format": FORMAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "git_commit": _git_commit(),
+        "folds": list(folds),
+        "data": _as_json(data),
+        "settings": _as_json(settings),
+    }
+    write_text(folder / _FILE, json.dumps(description, indent=2))
+    return description
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read the description of a run.
+
+    Args:
+        folder: Folder of the run.
+
+    Raises:
+        RunFolderError: There is none, it is damaged, or it is of a newer format.
+    """
+    file = folder / _FILE
+    try:
+        description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        written_as = int(description.get("format", FORMAT))
+        if written_as <= FORMAT:
+            tuple(description["folds"])
+    except OSError as error:
+        raise RunFolderError(
+            f"Expected a run (a folder with {_FILE}) at {folder}, but found none."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(
+            f"Expected the description of a run in {file}, but it is damaged "
+            f"({type(error).__name__}: {error}). Replace the run with --overwrite, or restore the "
+            "file."
+        ) from error
+    if written_as > FORMAT:
+        raise RunFolderError(
+            f"Expected a run of format {FORMAT} or older at {folder}, but it is of format "
+            f"{written_as}. Update sgpmil."
+        )
+    return description
+
+
+def refuse_other_settings(
+    folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Refuse to resume a run with settings other than its own.
+
+    Args:
+        folder: Folder of the run.
+        before: Settings in its description.
+        settings: Settings to resume it with.
+
+    Raises:
+        RunFolderError: A setting differs; the message names the first.
+    """
+    old, new = _flat(before), _flat(_as_json(settings))
+    differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    if differing:
+        key = differing[0]
+        raise RunFolderError(
+            f"Expected the settings of the run {folder} to resume it, but {key} was "
+            f"{old.get(key)!r} and is now {new.get(key)!r}"
+            f"{f' ({len(differing) - 1} more differ)' if len(differing) > 1 else ''}. "
+            "Choose another folder, or replace the run with --overwrite."
+        )
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn settings into what JSON gives back: lists for tuples, text for paths."""
+    found: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return found
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    return {
+        key: value
+        for name, inner in values.items()
+        for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working directory, where it is a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    result = subprocess.run(  # noqa: S603
+        [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return result.stdout.strip() or None
