@@ -1,115 +1,79 @@
-"""All that a run can be explained with: predictions, models, embeddings, slides, annotations."""
+"""A run with everything that explains it: predictions, models, embeddings, slides, annotations."""
 
 import math
-import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.labels import clean_slide_id, read_labels
 from sgpmil.bags.reading import read_bags
-from sgpmil.bags.tables import listed
-from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError, SlideError
+from sgpmil.bags.splits import Fold
+from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.runs.results import open_results
-from sgpmil.runs.slide_picture import SlidePicture, outlines_of
+from sgpmil.runs.run import Run
+from sgpmil.runs.slide_picture import MissingMaterialWarning, SlideSources
 from sgpmil.slides.annotations.folder import AnnotationFolder
-from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
 
-__all__ = ["MaterialFold", "MissingMaterialWarning", "RunMaterial", "SlideSources", "read_material"]
-
-
-class MissingMaterialWarning(UserWarning):
-    """Something that an explanation could show is not there."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SlideSources:
-    """Where the slides themselves lie, and what others know of them.
-
-    Args:
-        files: File of each slide.
-        annotations: What experts drew on them.
-        nuclei: File of each slide's nuclei, as HoVer-Net or CellViT found them.
-        mpp: Microns a level-0 pixel as the user says, for slides that do not.
-    """
-
-    files: Mapping[str, Path] = field(default_factory=dict)
-    annotations: AnnotationFolder | None = None
-    nuclei: Mapping[str, Path] = field(default_factory=dict)
-    mpp: float | None = None
-
-    def open(self, slide_id: str) -> Slide | None:
-        """Open a slide's file; None where there is none.
-
-        Raises:
-            SlideError: It cannot be read.
-        """
-        return open_slide(self.files[slide_id]) if slide_id in self.files else None
-
-    def picture(
-        self, slide_id: str, slide_class: str | None = None, *, longest: int = 1600
-    ) -> SlidePicture:
-        """Give what is known of how a slide looks; without slides and annotations, nothing.
-
-        Args:
-            slide_id: Name of the slide.
-            slide_class: Name of its class, on which the annotations' rule may depend.
-            longest: Longer side of the picture in pixels.
-
-        Raises:
-            SlideError: The slide cannot be read.
-            AnnotationError: The annotations cannot be read.
-        """
-        picture = SlidePicture(mpp=self.mpp)
-        slide = self.open(slide_id)
-        if slide is not None:
-            with slide:
-                picture = SlidePicture(
-                    slide.thumbnail(longest), slide.size, mpp=_mpp_of(slide) or self.mpp
-                )
-        if self.annotations is None or slide_id not in self.annotations:
-            return picture
-        rings, name = outlines_of(self.annotations.read(slide_id, slide_class or ""))
-        return replace(picture, outlines=rings, outlined=name)
-
+__all__ = [
+    "MaterialFold",
+    "MissingMaterialWarning",
+    "RunFacts",
+    "RunMaterial",
+    "SlideSources",
+    "read_material",
+    "run_facts",
+]
 
 MaterialFold = TestedFold
+
+_NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
+
+_PHANTOMS = "phantoms.json"
+"""File that marks a folder of phantoms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunMaterial:
-    """What a run can be explained with.
+    """A run, or predictions of another system, with everything that explains it.
 
     Args:
-        path: The run, or the folder of predictions.
-        model: Name of the model; empty for predictions of other systems.
-        class_names: Name of each class.
-        folds: The folds that are done.
+        path: The run, or the place of the predictions.
+        folds: The folds that are done, their instances labelled by annotations where given.
+        run: The run that they belong to; None for predictions of other systems.
         unfinished: Name of each other fold.
-        bags: The embeddings that were predicted; None where they are not to be found.
-        bags_missing: Why they are not, in a sentence.
-        damaged: Why the scores of a slide's patches cannot be read, by slide.
+        bags: The embeddings that were predicted; None where they were not found.
+        bags_missing: Reason why they were not, in a sentence.
+        damaged: Reason why the scores of a slide's patches cannot be read, by slide.
         sources: Slides, annotations and nuclei.
-        description: What the run says of itself (``run.json``).
     """
 
     path: Path
-    model: str
-    class_names: tuple[str, ...]
-    folds: tuple[MaterialFold, ...]
+    folds: tuple[TestedFold, ...]
+    run: Run | None = None
     unfinished: tuple[str, ...] = ()
     bags: BagDataset | None = None
     bags_missing: str = ""
     damaged: Mapping[str, str] = field(default_factory=dict)
     sources: SlideSources = field(default_factory=SlideSources)
-    description: Mapping[str, Any] = field(default_factory=dict)
 
-    def predictions(self) -> Iterator[tuple[MaterialFold, Prediction]]:
-        """Go through the test slides of all folds."""
+    @property
+    def model(self) -> str:
+        """Name of the model; empty for predictions of other systems."""
+        return "" if self.run is None else self.run.model
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class."""
+        return self.folds[0].test.class_names
+
+    def predictions(self) -> Iterator[tuple[TestedFold, Prediction]]:
+        """Iterate over the test slides of all folds."""
         for fold in self.folds:
             for prediction in fold.test.predictions:
                 yield fold, prediction
@@ -130,16 +94,16 @@ def read_material(
     nuclei: Path | None = None,
     mpp: float | None = None,
 ) -> RunMaterial:
-    """Read what a run left on disk, and find what belongs to it.
+    """Read a run, and find the embeddings, slides and annotations that belong to it.
 
     Args:
         path: A run, the folder of a fold, or predictions.
         features: The embeddings; by default where the run found them.
         slides: Folder of the slide files.
-        annotations: What experts drew on them; labels the instances.
+        annotations: Annotations of the slides; they label the instances.
         min_coverage: Least share of a patch that is positive; 0 means any overlap.
         nuclei: Folder of the slides' nuclei, ``<slide>.json``.
-        mpp: Microns a level-0 pixel, for slides that do not say.
+        mpp: Microns per level-0 pixel, for slides whose files do not say.
 
     Raises:
         SgpmilError: The predictions, or a folder that was named, cannot be read; or no slide file
@@ -158,26 +122,132 @@ def read_material(
     if annotations is not None:
         labeller = InstanceLabeller(annotations, min_coverage)
         folds = tuple(replace(fold, test=labeller.label(fold.test).table) for fold in folds)
-    description = {} if results.run is None else results.run.description
     wanted = {slide_id for fold in folds for slide_id in fold.test.slide_ids}
-    bags, missing = _embeddings(description.get("data", {}), features, wanted)
+    run = results.run
+    bags, missing = _embeddings({} if run is None else run.data, features, wanted)
     return RunMaterial(
         results.path,
-        str(description.get("settings", {}).get("model", "")),
-        folds[0].test.class_names,
         folds,
+        run,
         results.unfinished,
         bags,
         missing,
         damaged,
-        SlideSources(
-            {} if slides is None else _slide_files(slides, wanted),
-            annotations,
-            {} if nuclei is None else _nuclei_files(nuclei, wanted),
-            mpp,
-        ),
-        description,
+        SlideSources.find(wanted, slides=slides, annotations=annotations, nuclei=nuclei, mpp=mpp),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Counts and names of the data of a run.
+
+    Args:
+        num_slides: Number of distinct test slides.
+        num_patients: Number of distinct patients of them.
+        class_counts: Number of distinct test slides of each class.
+        num_unlabelled: Number of test slides without a label.
+        bag_sizes: Number of instances of each distinct test slide, where known.
+        tested: How often each slide is tested.
+        patients: Patient of each slide of any part, by the slide's cleaned name.
+        splits: Slides of each fold's parts; empty where the run does not say.
+        encoders: Names of the patch encoders, where stored.
+        is_synthetic: Whether the slides are phantoms of this package.
+    """
+
+    num_slides: int
+    num_patients: int
+    class_counts: tuple[int, ...]
+    num_unlabelled: int
+    bag_sizes: tuple[int, ...]
+    tested: Mapping[str, int]
+    patients: Mapping[str, str]
+    splits: tuple[Fold, ...]
+    encoders: tuple[str, ...]
+    is_synthetic: bool
+
+    @property
+    def encoders_not_for_pathology(self) -> tuple[str, ...]:
+        """Names of the encoders that learned from everyday photographs."""
+        return tuple(
+            name
+            for name in self.encoders
+            if any(part in name.lower() for part in _NOT_FOR_PATHOLOGY)
+        )
+
+
+def run_facts(material: RunMaterial) -> RunFacts:
+    """Count the slides, patients, classes, bags and folds of a run.
+
+    Args:
+        material: The run.
+    """
+    first = {p.slide_id: p for _, p in reversed(list(material.predictions()))}
+    labels = Counter(p.label for p in first.values())
+    sizes = _bag_sizes(material)
+    return RunFacts(
+        num_slides=len(first),
+        num_patients=len({p.case_id or p.slide_id for p in first.values()}),
+        class_counts=tuple(labels[c] for c in range(len(material.class_names))),
+        num_unlabelled=labels[None],
+        bag_sizes=tuple(sizes[slide_id] for slide_id in first if slide_id in sizes),
+        tested=Counter(p.slide_id for _, p in material.predictions()),
+        patients=_patients(material),
+        splits=_splits(material),
+        encoders=_encoders(material),
+        is_synthetic=_is_synthetic(material),
+    )
+
+
+def _is_synthetic(material: RunMaterial) -> bool:
+    """Look for the file of phantoms beside the slides and the labels."""
+    files = list(material.sources.files.values())[:1]
+    recorded = None if material.run is None else material.run.data.get("labels")
+    if recorded is not None:
+        files.append(Path(recorded))
+    return any((folder / _PHANTOMS).exists() for file in files for folder in file.parents[:2])
+
+
+def _bag_sizes(material: RunMaterial) -> dict[str, int]:
+    sizes = {}
+    if material.bags is not None:
+        sizes = dict(zip(material.bags.slide_ids, material.bags.num_instances, strict=True))
+    for _, prediction in material.predictions():
+        if prediction.instances is not None:
+            sizes[prediction.slide_id] = prediction.instances.num_instances
+    return sizes
+
+
+def _patients(material: RunMaterial) -> dict[str, str]:
+    """Collect the patients: of tested and validated slides, and of the labels where they lie."""
+    patients: dict[str, str] = {}
+    recorded = None if material.run is None else material.run.data.get("labels")
+    if recorded is not None and Path(recorded).exists():
+        try:
+            table = read_labels(Path(recorded))
+        except SgpmilError:  # its columns have other names: what follows remains
+            table = None
+        if table is not None:
+            rows = zip(table.slide_ids, table.case_ids, strict=True)
+            patients = {clean_slide_id(slide): case for slide, case in rows}
+    for fold in material.folds:
+        for part in (fold.test, fold.validation):
+            for prediction in () if part is None else part.predictions:
+                patients[clean_slide_id(prediction.slide_id)] = (
+                    prediction.case_id or prediction.slide_id
+                )
+    return patients
+
+
+def _splits(material: RunMaterial) -> tuple[Fold, ...]:
+    run = material.run
+    return () if run is None or run.path != material.path else tuple(run.splits.values())
+
+
+def _encoders(material: RunMaterial) -> tuple[str, ...]:
+    if material.bags is None:
+        return ()
+    headers = (material.bags.source.header(slide_id) for slide_id in material.bags.slide_ids)
+    return tuple(sorted({header.encoder for header in headers if header.encoder is not None}))
 
 
 def _embeddings(
@@ -202,58 +272,3 @@ def _embeddings(
             raise
         return None, f"{error} Name another folder with --features."
     return bags.subset(sorted(known)), ""
-
-
-def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
-    files = _files_of(folder, recursive=False)
-    # Folders below may hold thumbnails of the same names: they are looked into only for need.
-    if not wanted & set(files):
-        files = {file.stem: file for file in find_slides(folder, recursive=True)}
-    known = {slide_id: files[slide_id] for slide_id in sorted(wanted) if slide_id in files}
-    if not known:
-        raise SlideError(
-            f"Expected files of slides such as '{min(wanted)}' in {folder}, but got only such as "
-            f"'{min(files)}'. Name the folder of the run's slides."
-        )
-    _warn_missing(wanted - set(known), "slides", folder)
-    return known
-
-
-def _files_of(folder: Path, *, recursive: bool) -> dict[str, Path]:
-    try:
-        return {file.stem: file for file in find_slides(folder, recursive=recursive)}
-    except SlideError:
-        return {}
-
-
-def _nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
-    known = {
-        slide_id: file
-        for slide_id in sorted(wanted)
-        for file in (folder / f"{slide_id}.json", folder / f"{slide_id}.geojson")
-        if file.exists()
-    }
-    if not known:
-        raise ExplanationError(
-            f"Expected files <slide>.json of the run's nuclei in {folder}, but found none. "
-            "Name them after the slides."
-        )
-    _warn_missing(wanted - set(known), "nuclei", folder)
-    return known
-
-
-def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
-    if slides:
-        warnings.warn(
-            f"{len(slides)} slides have no {what} in {folder} and are shown without: "
-            f"{listed(sorted(slides))}.",
-            MissingMaterialWarning,
-            stacklevel=4,
-        )
-
-
-def _mpp_of(slide: Slide) -> float | None:
-    try:
-        return slide_resolution(slide).mpp
-    except SlideError:
-        return None

@@ -1,26 +1,37 @@
-"""A slide to look at: the image made small, and what experts drew on it."""
+"""The slides of a run: their images, annotations and nuclei."""
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from sgpmil.bags.tables import listed
+from sgpmil.errors import ExplanationError, SlideError
 from sgpmil.shapes import Float, UInt8
 from sgpmil.slides.annotations import AnnotationMask, Annotations
+from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.mask import mask_polygons
+from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
 
-__all__ = ["SlidePicture", "outlines_of"]
+__all__ = ["MissingMaterialWarning", "SlidePicture", "SlideSources", "outlines_of"]
+
+
+class MissingMaterialWarning(UserWarning):
+    """Slides or nuclei that an explanation could show are missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlidePicture:
-    """What is known of how a slide looks.
+    """A slide as an image, with the outlines of its annotated regions.
 
     Args:
-        pixels: The slide made small; None where there is no slide.
+        pixels: The slide at low resolution; None where there is no slide.
         size: Width and height of the slide in level-0 pixels; None where unknown.
-        outlines: What experts drew on it: corners (x, y) in level-0 pixels.
-        outlined: What that is.
-        mpp: Microns a level-0 pixel; None where unknown.
+        outlines: Annotated regions: corners (x, y) in level-0 pixels.
+        outlined: Name of these regions.
+        mpp: Microns per level-0 pixel; None where unknown.
     """
 
     pixels: UInt8[np.ndarray, "h w 3"] | None = None
@@ -30,13 +41,93 @@ class SlidePicture:
     mpp: float | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SlideSources:
+    """The files of a run's slides, their annotations and their nuclei.
+
+    Args:
+        files: File of each slide.
+        annotations: Annotations of the slides.
+        nuclei: File of each slide's nuclei, as HoVer-Net or CellViT write them.
+        mpp: Microns per level-0 pixel, for slides whose files do not say.
+    """
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    annotations: AnnotationFolder | None = None
+    nuclei: Mapping[str, Path] = field(default_factory=dict)
+    mpp: float | None = None
+
+    @staticmethod
+    def find(
+        slide_ids: set[str],
+        *,
+        slides: Path | None = None,
+        annotations: AnnotationFolder | None = None,
+        nuclei: Path | None = None,
+        mpp: float | None = None,
+    ) -> "SlideSources":
+        """Find the files of slides in folders; those that are missing are a warning.
+
+        Args:
+            slide_ids: Names of the slides.
+            slides: Folder of the slide files.
+            annotations: Annotations of the slides.
+            nuclei: Folder of the slides' nuclei, ``<slide>.json``.
+            mpp: Microns per level-0 pixel, for slides whose files do not say.
+
+        Raises:
+            SlideError: No slide file is of these slides.
+            ExplanationError: No file of nuclei is.
+        """
+        return SlideSources(
+            {} if slides is None else _slide_files(slides, slide_ids),
+            annotations,
+            {} if nuclei is None else _nuclei_files(nuclei, slide_ids),
+            mpp,
+        )
+
+    def open(self, slide_id: str) -> Slide | None:
+        """Open a slide's file; None where there is none.
+
+        Raises:
+            SlideError: It cannot be read.
+        """
+        return open_slide(self.files[slide_id]) if slide_id in self.files else None
+
+    def picture(
+        self, slide_id: str, slide_class: str | None = None, *, longest: int = 1600
+    ) -> SlidePicture:
+        """Read a slide as an image with its annotated regions, as far as there are files.
+
+        Args:
+            slide_id: Name of the slide.
+            slide_class: Name of its class, on which the annotations' rule may depend.
+            longest: Longer side of the image in pixels.
+
+        Raises:
+            SlideError: The slide cannot be read.
+            AnnotationError: The annotations cannot be read.
+        """
+        picture = SlidePicture(mpp=self.mpp)
+        slide = self.open(slide_id)
+        if slide is not None:
+            with slide:
+                picture = SlidePicture(
+                    slide.thumbnail(longest), slide.size, mpp=_mpp_of(slide) or self.mpp
+                )
+        if self.annotations is None or slide_id not in self.annotations:
+            return picture
+        rings, name = outlines_of(self.annotations.read(slide_id, slide_class or ""))
+        return replace(picture, outlines=rings, outlined=name)
+
+
 def outlines_of(
     drawn: Annotations | AnnotationMask,
 ) -> tuple[tuple[Float[np.ndarray, "_ 2"], ...], str]:
-    """Give the rings of the positive regions, holes included, and what they are.
+    """Return the rings of the positive regions, holes included, and the name of the regions.
 
     Args:
-        drawn: What experts drew on a slide.
+        drawn: Annotations of a slide.
     """
     regions = mask_polygons(drawn) if isinstance(drawn, AnnotationMask) else drawn
     rings: list[np.ndarray] = []
@@ -45,3 +136,54 @@ def outlines_of(
             rings += [np.array(ring.coords)[:, :2] for ring in (part.exterior, *part.interiors)]
     name = regions.positive[0].name.lower() if regions.positive else ""
     return tuple(rings), name if name and name != "mask" else "annotated"
+
+
+def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+    try:
+        files = {file.stem: file for file in find_slides(folder)}
+    except SlideError:
+        files = {}
+    # Folders below may hold thumbnails of the same names: they are searched only where needed.
+    if not wanted & set(files):
+        files = {file.stem: file for file in find_slides(folder, recursive=True)}
+    known = {slide_id: files[slide_id] for slide_id in sorted(wanted) if slide_id in files}
+    if not known:
+        raise SlideError(
+            f"Expected files of slides such as '{min(wanted)}' in {folder}, but got only such as "
+            f"'{min(files)}'. Name the folder of the run's slides."
+        )
+    _warn_missing(wanted - set(known), "slides", folder)
+    return known
+
+
+def _nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+    known = {
+        slide_id: file
+        for slide_id in sorted(wanted)
+        for file in (folder / f"{slide_id}.json", folder / f"{slide_id}.geojson")
+        if file.exists()
+    }
+    if not known:
+        raise ExplanationError(
+            f"Expected files <slide>.json of the run's nuclei in {folder}, but found none. "
+            "Name them after the slides."
+        )
+    _warn_missing(wanted - set(known), "nuclei", folder)
+    return known
+
+
+def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
+    if slides:
+        warnings.warn(
+            f"{len(slides)} slides have no {what} in {folder} and are shown without: "
+            f"{listed(sorted(slides))}.",
+            MissingMaterialWarning,
+            stacklevel=5,
+        )
+
+
+def _mpp_of(slide: Slide) -> float | None:
+    try:
+        return slide_resolution(slide).mpp
+    except SlideError:
+        return None

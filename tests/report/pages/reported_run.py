@@ -68,7 +68,9 @@ def material(num_folds=2, num_slides=12, num_validation=20, *, names=None, path,
                 else None,
             )
         )
-    return RunMaterial(path, "sgpmil", CLASSES, tuple(folds), description={"settings": {}})
+    names = [fold.name for fold in folds]
+    run = Run(path, {"folds": names, "settings": {"model": "sgpmil"}})
+    return RunMaterial(path, tuple(folds), run)
 
 
 def write_run(path, features, slides):

@@ -11,6 +11,7 @@ from sgpmil.report.pages.case_page import write_case
 from sgpmil.report.pages.case_pdf import case_figure, write_case_pdf
 from sgpmil.report.pages.case_report import CaseReports
 from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.run import Run
 
 from .reported_run import NASTY, ReadPage, material, prediction, table
 
@@ -31,13 +32,9 @@ def many_classes(tmp_path):
     ]
     fold = MaterialFold("0", PredictionTable(tuple(rows), classes))
     again = [replace(fold, name=f"long fold name {k}") for k in range(6)]
-    return RunMaterial(
-        tmp_path / ("a very long name of a run " * 8),
-        "sgpmil",
-        classes,
-        (fold, *again),
-        description={"settings": {}, "created": "2026-01-01"},
-    ), name
+    path = tmp_path / ("a very long name of a run " * 8)
+    description = {"folds": [], "settings": {"model": "sgpmil"}, "created": "2026-01-01"}
+    return RunMaterial(path, (fold, *again), Run(path, description)), name
 
 
 def kinds(tmp_path, run_material):
@@ -56,7 +53,7 @@ def kinds(tmp_path, run_material):
         PredictionTable(tuple(tall), ("normal", "tumour")),
         table([f"v{i}" for i in range(20)], 5),
     )
-    yield CaseReports(RunMaterial(tmp_path, "sgpmil", ("normal", "tumour"), (fold,))).of(NASTY)
+    yield CaseReports(RunMaterial(tmp_path, (fold,))).of(NASTY)
 
 
 def test_everything_is_on_the_sheet_and_nothing_on_anything_else(tmp_path, run_material):

@@ -76,7 +76,7 @@ def test_predictions_alone_are_enough(tmp_path):
     found = material(path=tmp_path, num_folds=1, num_validation=0)
     bare = tuple(replace(p, label=None, instances=None) for p in found.folds[0].test.predictions)
     fold = replace(found.folds[0], test=PredictionTable(bare, found.class_names))
-    case = CaseReports(replace(found, folds=(fold,), description={}, model="")).of("f0 s00")
+    case = CaseReports(replace(found, folds=(fold,), run=None)).of("f0 s00")
     assert case.label == ""
     assert case.patches == ()
     assert case.prediction_set.names is None

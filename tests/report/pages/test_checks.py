@@ -7,7 +7,8 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
 from sgpmil.report.pages.checks import has_posterior, run_checks
-from sgpmil.runs.run_facts import run_facts
+from sgpmil.runs.material import run_facts
+from sgpmil.runs.run import Run
 
 from .reported_run import CLASSES, material
 
@@ -213,8 +214,9 @@ def test_phantoms_are_told_from_slides(run_material, tmp_path):
     made = replace(run_material, sources=sources)
     assert run_facts(made).is_synthetic
     assert check(made, "Synthetic slides").mark == "warning"
-    labels = {"data": {"labels": str(tmp_path / "labels.csv")}}
-    assert run_facts(replace(run_material, description=labels)).is_synthetic
+    run = run_material.run
+    labelled = Run(run.path, {**run.description, "data": {"labels": str(tmp_path / "labels.csv")}})
+    assert run_facts(replace(run_material, run=labelled)).is_synthetic
     assert "23 slides of 24 have none" in check(made, "Slide images").text
 
 

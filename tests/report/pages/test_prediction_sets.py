@@ -11,6 +11,7 @@ from sgpmil.evaluation.uncertainty.decisions import add_decisions, decide
 from sgpmil.report.pages.prediction_sets import run_sets, slide_sets, stored_sets
 from sgpmil.runs.material import MaterialFold, RunMaterial
 from sgpmil.runs.prediction_folder import write_prediction_folder
+from sgpmil.runs.run import Run
 
 CLASSES = ("normal", "tumour")
 
@@ -93,12 +94,12 @@ def test_sets_that_were_written_with_predictions(fold, tmp_path):
 def test_predictions_that_were_written_without_a_set(fold, tmp_path):
     write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
     bare = replace(fold, validation=None)
-    found = run_sets(RunMaterial(tmp_path, "", CLASSES, (bare,)), 0.9)["0"]
+    found = run_sets(RunMaterial(tmp_path, (bare,)), 0.9)["0"]
     assert {one.names for one in found} == {None}
     assert "sgpmil predict --coverage 0.9" in found[0].sentence
     assert "validation" not in found[0].sentence  # of which nothing is known
     # A run knows that it has none, and to predict again would not help.
-    run = RunMaterial(tmp_path, "", CLASSES, (bare,), description={"settings": {}})
+    run = RunMaterial(tmp_path, (bare,), Run(tmp_path, {"folds": ["0"], "settings": {}}))
     assert "no labelled validation slides" in run_sets(run, 0.9)["0"][0].sentence
 
 

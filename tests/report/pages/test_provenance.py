@@ -13,6 +13,7 @@ from sgpmil.report.pages.provenance import (
     settings_section,
     train_command,
 )
+from sgpmil.runs.run import Run
 from sgpmil.training.defaults import default_training, resolve_training
 
 from .reported_run import material
@@ -29,7 +30,7 @@ def described(tmp_path, model, model_settings, training):
     data = {"folder": "/data/my features", "labels": "/data/labels.csv"}
     found = material(path=tmp_path / "a run", num_folds=1)
     description = {"settings": settings, "data": data, "versions": {"torch": "2.0"}}
-    return replace(found, model=model, description=description)
+    return replace(found, run=Run(found.path, description))
 
 
 def parsed(command):
@@ -68,7 +69,7 @@ def parsed(command):
 )
 def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settings, training):
     found = described(tmp_path, model, model_settings, training)
-    recipe, options = parsed(train_command(found))
+    recipe, options = parsed(train_command(found.run, found.class_names))
     assert recipe.training == resolve_training(model, training)
     assert resolve_settings(recipe.model.name, recipe.model.settings) == resolve_settings(
         model, model_settings
@@ -81,8 +82,8 @@ def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settin
 
 @pytest.mark.parametrize("model", list_models())
 def test_defaults_need_no_settings(tmp_path, model):
-    command = train_command(described(tmp_path, model, {}, {}))
-    assert "--set" not in command
+    run = described(tmp_path, model, {}, {}).run
+    assert "--set" not in train_command(run, ("normal", "tumour"))
 
 
 def test_what_differs_is_marked(tmp_path):
@@ -94,7 +95,7 @@ def test_what_differs_is_marked(tmp_path):
 
 
 def test_predictions_of_another_system_have_no_history(tmp_path):
-    found = replace(material(path=tmp_path, num_folds=1), description={}, model="")
+    found = replace(material(path=tmp_path, num_folds=1), run=None)
     for section in (settings_section(found), environment_section(found)):
         assert "not a run of sgpmil" in section.blocks[0].text
     (commands,) = reproduction_section(found, "sgpmil report x").blocks

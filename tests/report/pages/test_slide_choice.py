@@ -15,7 +15,7 @@ def run(tmp_path, *folds):
             for name, label, p in rows
         )
         made.append(MaterialFold(str(number), PredictionTable(predictions, ("n", "t"))))
-    return RunMaterial(tmp_path, "", ("n", "t"), tuple(made))
+    return RunMaterial(tmp_path, tuple(made))
 
 
 def names(slides):

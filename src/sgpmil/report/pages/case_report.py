@@ -17,8 +17,7 @@ from sgpmil.report.pages.finite_scores import num_without_score, without_infinit
 from sgpmil.report.pages.number_texts import counted
 from sgpmil.report.pages.prediction_sets import SlideSet, run_sets
 from sgpmil.report.pages.wording import ConfidenceWords, confidence_words
-from sgpmil.runs.material import MaterialFold, RunMaterial
-from sgpmil.runs.run_facts import RunFacts, run_facts
+from sgpmil.runs.material import MaterialFold, RunFacts, RunMaterial, run_facts
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 
@@ -186,9 +185,9 @@ class CaseReports:
         parts = [f"run {material.path.resolve().name}"]
         if material.model:
             parts.append(f"model {material.model}")
-        if material.description:
+        if material.run is not None:
             parts.append(f"fold {fold.name}")
-            parts.append(f"trained {str(material.description.get('created', ''))[:10]}")
+            parts.append(f"trained {(material.run.provenance.created or '')[:10]}")
         parts.append(f"reported {datetime.now(UTC):%Y-%m-%d}")
         return ", ".join(parts)
 
@@ -262,7 +261,7 @@ class CaseReports:
             "The maps show what moved this model, which need not be what a pathologist would look "
             "for. Confidence is the model's, not the reader's.",
         ]
-        if self.material.description:
+        if self.material.run is not None:
             caveats.append(
                 f"The slide is of the test set of fold {fold.name}: this fold's model did not "
                 "learn from it."

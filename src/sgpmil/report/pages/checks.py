@@ -13,8 +13,7 @@ from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
 from sgpmil.report.pages.blocks import Check, CheckList
 from sgpmil.report.pages.finite_scores import num_without_score
 from sgpmil.report.pages.number_texts import counted, told
-from sgpmil.runs.material import RunMaterial
-from sgpmil.runs.run_facts import RunFacts
+from sgpmil.runs.material import RunFacts, RunMaterial
 
 __all__ = ["has_posterior", "run_checks"]
 
@@ -72,8 +71,8 @@ def _finished(material: RunMaterial) -> Check:
             f" this report is of the other {len(material.folds)} alone. Go on with sgpmil train "
             "… --resume.",
         )
-    done = f"All {len(material.folds)} folds are done." if material.description else "Predicted."
-    return Check("pass", "Folds" if material.description else "Test set", done)
+    done = f"All {len(material.folds)} folds are done." if material.run else "Predicted."
+    return Check("pass", "Folds" if material.run else "Test set", done)
 
 
 def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:

@@ -44,7 +44,7 @@ def run_sets(material: RunMaterial, coverage: float) -> dict[str, tuple[SlideSet
         PredictionError: The classes of the validation slides are others.
     """
     stored = stored_sets(material.path, material.class_names)
-    known = None if material.description and not stored else stored
+    known = None if material.run is not None and not stored else stored
     return {fold.name: slide_sets(fold, coverage, known) for fold in material.folds}
 
 

@@ -12,6 +12,7 @@ from sgpmil.models.registry import resolve_settings
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
 from sgpmil.report.pages.number_texts import setting_text
 from sgpmil.runs.material import RunMaterial
+from sgpmil.runs.run import Run
 from sgpmil.training.defaults import default_training
 
 __all__ = ["environment_section", "reproduction_section", "settings_section", "train_command"]
@@ -27,7 +28,7 @@ def settings_section(material: RunMaterial) -> Section:
     Args:
         material: The run.
     """
-    settings = material.description.get("settings", {})
+    settings = {} if material.run is None else material.run.settings
     if not settings:
         return Section("settings", "Settings", (_UNKNOWN,))
     usual_model, usual_training = _usual(material.model)
@@ -52,23 +53,22 @@ def environment_section(material: RunMaterial) -> Section:
     Args:
         material: The run.
     """
-    found = material.description
-    if not found:
+    run = material.run
+    if run is None:
         return Section("environment", "Environment", (_UNKNOWN,))
-    settings = found.get("settings", {})
-    data = found.get("data", {})
+    found = run.provenance
     rows = [
-        ("Trained", str(found.get("created", "–"))),
-        ("Python", str(found.get("python", "–"))),
-        *((name, str(version)) for name, version in found.get("versions", {}).items()),
-        ("Git commit", str(found.get("git_commit") or "not known")),
+        ("Trained", found.created or "–"),
+        ("Python", found.python or "–"),
+        *((name, str(version)) for name, version in found.versions.items()),
+        ("Git commit", found.git_commit or "not known"),
         *(
             (f"Data: {name}", str(place))
-            for name, place in data.items()
+            for name, place in run.data.items()
             if isinstance(place, str | Path)
         ),
-        ("Fingerprint of the data", str(settings.get("data_fingerprint", "–"))),
-        ("Fingerprint of the splits", str(settings.get("splits_fingerprint", "–"))),
+        ("Fingerprint of the data", found.data_fingerprint or "–"),
+        ("Fingerprint of the splits", found.splits_fingerprint or "–"),
     ]
     table = Table(("", ""), tuple(rows), "What the run was made with.", num_words=2)
     return Section("environment", "Environment", (table,))
@@ -81,34 +81,32 @@ def reproduction_section(material: RunMaterial, report_command: str) -> Section:
         material: The run.
         report_command: The command that made this page.
     """
-    run = shlex.quote(str(material.path))
-    lines = (f"sgpmil evaluate {run}", report_command)
-    if not material.description:
+    lines = (f"sgpmil evaluate {shlex.quote(str(material.path))}", report_command)
+    if material.run is None:
         return Section("reproduction", "How to reproduce", (Commands(lines),))
     words = Prose(
         "The splits lie in the run. The same versions on the same kind of machine give the same "
         "numbers; other versions or processors round differently. The commit above is the code."
     )
-    return Section(
-        "reproduction", "How to reproduce", (words, Commands((train_command(material), *lines)))
-    )
+    again = train_command(material.run, material.class_names)
+    return Section("reproduction", "How to reproduce", (words, Commands((again, *lines))))
 
 
-def train_command(material: RunMaterial) -> str:
+def train_command(run: Run, class_names: tuple[str, ...]) -> str:
     """Give the command that trains the run again, into a folder of its own.
 
     Args:
-        material: A run with a description.
+        run: The run.
+        class_names: Name of each class.
     """
-    settings = material.description.get("settings", {})
-    data = material.description.get("data", {})
+    settings, data = run.settings, run.data
     words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
     if data.get("labels") or "folder" not in data:
         words += ["--labels", str(data.get("labels", "LABELS"))]
-    words += ["--splits", str(material.path / "splits")]
-    words += ["--run", f"{material.path}-again", "--model", material.model]
-    words += ["--classes", ",".join(material.class_names)]
-    usual_model, usual_training = _usual(material.model)
+    words += ["--splits", str(run.splits_path)]
+    words += ["--run", f"{run.path}-again", "--model", run.model]
+    words += ["--classes", ",".join(class_names)]
+    usual_model, usual_training = _usual(run.model)
     own_training = dict(settings.get("training", {}))
     for name, value in settings.get("model_settings", {}).items():
         if _differs(name, value, usual_model):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold, assess
+from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, assess
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -24,8 +24,7 @@ from sgpmil.report.pages.rendering import write_page
 from sgpmil.report.pages.shown_slides import slide_list_section, slides_section
 from sgpmil.report.pages.summary import data_section, key_figures, run_summary
 from sgpmil.report.pages.uncertainty import uncertainty_section
-from sgpmil.runs.material import RunMaterial
-from sgpmil.runs.run_facts import run_facts
+from sgpmil.runs.material import RunMaterial, run_facts
 
 __all__ = ["ReportOptions", "RunReport", "run_report", "write_run_report"]
 
@@ -122,7 +121,7 @@ def run_report(material: RunMaterial, options: ReportOptions | None = None) -> R
     return RunReport(
         name=material.path.resolve().name,
         model=material.model,
-        trained=str(material.description.get("created", ""))[:10],
+        trained="" if material.run is None else (material.run.provenance.created or "")[:10],
         written=datetime.now(UTC).strftime("%Y-%m-%d"),
         summary=run_summary(material, facts, assessment, checks.checks),
         figures=() if assessment is None else key_figures(assessment),
@@ -147,11 +146,7 @@ def write_run_report(path: Path, report: RunReport, *, overwrite: bool = False) 
 def _assessment(material: RunMaterial, options: ReportOptions) -> Assessment:
     mpp = material.sources.mpp
     return assess(
-        [
-            TestedFold(fold.name, fold.test, fold.validation)
-            for fold in material.folds
-            if len(fold.test.labelled())
-        ],
+        [fold for fold in material.folds if len(fold.test.labelled())],
         material.sources.annotations,
         AssessmentOptions(
             rounds=options.rounds,

@@ -5,8 +5,7 @@ import math
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.report.pages.blocks import Block, Check, KeyFigure, Section, Table
 from sgpmil.report.pages.number_texts import counted, metric_name, told, told_range
-from sgpmil.runs.material import RunMaterial
-from sgpmil.runs.run_facts import RunFacts
+from sgpmil.runs.material import RunFacts, RunMaterial
 
 __all__ = ["data_section", "key_figures", "run_summary"]
 
