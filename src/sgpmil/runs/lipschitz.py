@@ -10,7 +10,8 @@ from sgpmil.errors import CheckpointError
 from sgpmil.evaluation.lipschitz import LipschitzPath, lipschitz_paths
 from sgpmil.models import load_model
 from sgpmil.options import Options
-from sgpmil.runs.run import Run, is_run
+from sgpmil.runs.description import is_run
+from sgpmil.runs.run import Run
 
 __all__ = ["LipschitzOptions", "RunBounds", "bound_run"]
 

@@ -22,9 +22,10 @@ from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.models import load_model
 from sgpmil.processes import compute_device, progress_bar
+from sgpmil.runs.description import is_run
 from sgpmil.runs.prediction_files import read_predictions, write_predictions_csv
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
-from sgpmil.runs.run import RunFold, is_run
+from sgpmil.runs.run import RunFold
 
 __all__ = ["DecisionRules", "PredictOptions", "PredictedFolder", "calibrate", "predict_folder"]
 
