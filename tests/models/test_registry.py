@@ -3,8 +3,15 @@ from dataclasses import asdict
 import pytest
 
 from sgpmil.errors import SettingsError
+from sgpmil.models import BUILT_IN, registry
 from sgpmil.models.abmil import ABMIL
-from sgpmil.models.registry import build_model, find_model, list_models, resolve_settings
+from sgpmil.models.registry import (
+    build_model,
+    checked_value,
+    find_model,
+    list_models,
+    resolve_settings,
+)
 from sgpmil.models.sgpmil import SGPMIL
 
 PAPER = {
@@ -133,3 +140,47 @@ def test_values_of_another_kind(name, settings, message):
 
 def test_nothing_is_a_value_where_the_setting_knows_it():
     assert resolve_settings("sgpmil", {"mean_bias": None}).mean_bias is None
+
+
+@pytest.mark.parametrize(
+    ("value", "default", "found"),
+    [
+        (3, 7, 3),
+        (True, False, True),
+        (1, 0.5, 1.0),
+        (2, None, 2),
+        ([4, 2], (8,), (4, 2)),
+        ([0.5, 0.9], (0.9, 0.999), (0.5, 0.9)),
+        ("gelu", "relu", "gelu"),
+    ],
+)
+def test_values_of_the_right_kind_pass(value, default, found):
+    assert checked_value("x", value, default) == found
+    assert type(checked_value("x", value, default)) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "default", "kind"),
+    [
+        (None, 7, "a whole number"),
+        (True, 7, "a whole number"),
+        (3.5, 7, "a whole number"),
+        ("no", False, "yes or no"),
+        (float("nan"), 0.5, "a finite number"),
+        (float("inf"), None, "a finite number"),
+        (16, (8,), "a list of whole numbers"),
+        ([1.5], (8,), "a list of whole numbers"),
+        (["a", 1], (0.9, 0.999), "a list of finite numbers"),
+        (2, "relu", "a name"),
+    ],
+)
+def test_values_of_another_kind_are_refused(value, default, kind):
+    with pytest.raises(SettingsError, match=f"Expected x to be {kind}, but got"):
+        checked_value("x", value, default)
+
+
+def test_every_name_of_this_package_is_registered_where_it_says():
+    for name, module in BUILT_IN.items():
+        assert find_model(name).build.__module__ == module
+    own = {n for n, e in registry._ENTRIES.items() if e.build.__module__.startswith("sgpmil.")}
+    assert own == set(BUILT_IN)

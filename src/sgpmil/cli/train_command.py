@@ -22,7 +22,7 @@ from sgpmil.cli.options import (
     class_tuple,
 )
 from sgpmil.cli.output import console, print_summary
-from sgpmil.models.built_in import BUILT_IN
+from sgpmil.models import BUILT_IN
 
 __all__ = ["MODEL_NAMES", "init", "train"]
 

@@ -26,7 +26,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError
 from sgpmil.experiments.idx_files import read_idx_images, read_idx_labels
-from sgpmil.models.encoder import DIGIT_SIDE
+from sgpmil.models.embedding import DIGIT_SIDE
 from sgpmil.shapes import Bool, Float, Int
 
 __all__ = ["MNIST_FILES", "RepeatedImageWarning", "mnist_bags"]

@@ -43,7 +43,29 @@ else:
         },
     )
 
+BUILT_IN = {
+    "sgpmil": "sgpmil.models.sgpmil",
+    "agp": "sgpmil.models.sgpmil",
+    "abmil": "sgpmil.models.abmil",
+    "clam-sb": "sgpmil.models.clam",
+    "clam-mb": "sgpmil.models.clam",
+    "dsmil": "sgpmil.models.dsmil",
+    "transmil": "sgpmil.models.transmil",
+    "dgrmil": "sgpmil.models.dgrmil",
+    "bayesmil": "sgpmil.models.bayesmil",
+    "mixmil": "sgpmil.models.mixmil",
+    "kernel-attention": "sgpmil.models.kernel_attention",
+    "mean-pool": "sgpmil.models.baselines",
+    "max-pool": "sgpmil.models.baselines",
+    "bag-size": "sgpmil.models.baselines",
+}
+"""Module that registers each model of this package, imported when the model is first used.
+
+The command line lists the names in its help, and must not import torch for that.
+"""
+
 __all__ = [
+    "BUILT_IN",
     "SGPMIL",
     "CheckpointInfo",
     "Loss",

@@ -13,8 +13,7 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
-from sgpmil.models.embedding import Standardise
-from sgpmil.models.encoder import ENCODERS, build_encoder
+from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.shapes import Float, Int
 
@@ -55,7 +54,7 @@ class ModelSettings:
 
     Args:
         standardise: Whether features are standardised over the training instances.
-        encoder: A network of `sgpmil.models.encoder.ENCODERS` that is trained in front of the
+        encoder: A network of `sgpmil.models.embedding.ENCODERS` that is trained in front of the
             model, for instances that are not embeddings yet.
     """
 
@@ -223,14 +222,8 @@ class MILModel(nn.Module, ABC):
         return self.target.num_outputs
 
     def prepare(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
-        """Standardise features, and encode them where the model has an encoder.
-
-        Features may be stored in half precision. From here on they have the precision of the
-        weights, or that in which `Standardise.take` gave them.
-        """
-        if not self.standardise.is_done:
-            features = self.standardise(features.to(self.standardise.mean.dtype))
-        return self.encoder(features)
+        """Standardise features, and encode them where the model has an encoder."""
+        return self.encoder(self.standardise(features))
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Prepare features and send them through a network of single instances.

@@ -1,18 +1,31 @@
-"""From an encoder's features to the embeddings that a model pools."""
+"""Layers between the features of instances and the embeddings that a model pools."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from sgpmil.bags.segments import Segments
+from sgpmil.errors import SettingsError
 from sgpmil.gpu.relu import linear_relu
 from sgpmil.gpu.rows import take_rows
 from sgpmil.shapes import Float, Int
 
-__all__ = ["MAX_DEVIATIONS", "InstanceLinear", "Standardise", "relu_layers"]
+__all__ = [
+    "DIGIT_SIDE",
+    "ENCODERS",
+    "MAX_DEVIATIONS",
+    "DigitCNN",
+    "InstanceLinear",
+    "Standardise",
+    "build_encoder",
+    "relu_layers",
+]
+
+DIGIT_SIDE = 28
+"""Side of an MNIST digit in pixels."""
 
 MAX_DEVIATIONS = 5.0
 """Where standardised features are cut off: rare activations of a slide from another scanner can
@@ -83,10 +96,10 @@ class Standardise(nn.Module):
             self.is_done = before
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
-        """Standardise."""
+        """Standardise, in the precision of the model's weights."""
         if self.is_done:
             return features
-        found = features - self.mean
+        found = features.to(self.mean.dtype) - self.mean
         if found.requires_grad:
             return (found / self.scale).clamp(-self.limit, self.limit)
         # Of no other use: memory for each step would cost more than the steps.
@@ -118,3 +131,51 @@ class _ReLULayers(nn.Sequential):
             if isinstance(layer, nn.Linear):
                 features = linear_relu(features, layer.weight, layer.bias)
         return features
+
+
+class DigitCNN(nn.Module):
+    """The network that reads MNIST digits in the ABMIL paper: 784 pixels to 500 features."""
+
+    in_dim = DIGIT_SIDE**2
+    out_dim = 500
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (1, DIGIT_SIDE, DIGIT_SIDE)),
+            nn.Conv2d(1, 20, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(20, 50, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(50 * 4 * 4, self.out_dim),
+            nn.ReLU(),
+        )
+
+    def forward(self, pixels: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
+        """Encode images whose rows of pixels lie end to end."""
+        return self.layers(pixels)
+
+
+ENCODERS: dict[str, Callable[[], DigitCNN] | None] = {"none": None, "digit-cnn": DigitCNN}
+"""Networks that are trained in front of a model, for instances that are not embeddings yet."""
+
+
+def build_encoder(name: str, in_dim: int) -> tuple[nn.Module, int]:
+    """Build an encoder by name, and return the number of its features too.
+
+    Raises:
+        SettingsError: Instances do not have the number of features that it takes.
+    """
+    build = ENCODERS[name]
+    if build is None:
+        return nn.Identity(), in_dim
+    encoder = build()
+    if in_dim != encoder.in_dim:
+        raise SettingsError(
+            f"Expected instances of {encoder.in_dim} pixels for the encoder '{name}', "
+            f"but got {in_dim} features."
+        )
+    return encoder, encoder.out_dim

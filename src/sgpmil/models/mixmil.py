@@ -31,8 +31,7 @@ from sgpmil.errors import SettingsError
 from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.likelihood import negative_log_likelihood
-from sgpmil.models.mean_model import fit_mean_model
-from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior
+from sgpmil.models.mixed_effects import COVARIANCES, Covariance, EffectPosterior, fit_mean_model
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import register
 from sgpmil.shapes import Float, Int

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
-from sgpmil.models.attention_matrix import AttentionMatrix
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import relu_layers
-from sgpmil.models.nystrom import NystromSettings, PreNormAttention
+from sgpmil.models.nystrom import AttentionMatrix, NystromSettings, PreNormAttention
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 

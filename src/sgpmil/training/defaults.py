@@ -12,8 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sgpmil.errors import SettingsError
-from sgpmil.models.registry import ModelLike, find_model
-from sgpmil.models.setting_values import checked_value, unknown_name
+from sgpmil.models.registry import ModelLike, checked_value, find_model, unknown_name
 from sgpmil.training.settings import TrainingSettings
 
 __all__ = ["default_training", "resolve_training", "scaled_rate", "training_base"]

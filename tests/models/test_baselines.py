@@ -6,7 +6,7 @@ import torch
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.errors import SettingsError
 from sgpmil.models import build_model
-from sgpmil.models.floors import BagSizeSettings, PoolSettings
+from sgpmil.models.baselines import BagSizeSettings, PoolSettings
 
 from .small import IN_DIM, random_bags, small_model
 
