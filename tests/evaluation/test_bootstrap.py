@@ -8,10 +8,10 @@ from scipy import stats
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation import bootstrap
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
+from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
 from sgpmil.evaluation.patients import patient_ids, without_patients
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES, slide_metrics
 
 from .tables import random_table, table_of
 
@@ -23,6 +23,9 @@ def with_cases(table, cases):
 
 def binary(p, labels):
     return table_of(np.stack([1 - p, p], axis=1), labels)
+
+
+METRIC_NAMES = tuple(metric.key for metric in SLIDE_METRICS)
 
 
 def test_against_a_loop_over_physical_tables():
@@ -40,13 +43,13 @@ def test_against_a_loop_over_physical_tables():
             if prediction.case_id == patients[index]
         ]
         metrics = slide_metrics(PredictionTable(tuple(slides), table.class_names))
-        rows.append([getattr(metrics, name) for name in METRIC_NAMES])
+        rows.append([metrics[name] for name in METRIC_NAMES])
     own = slide_metrics(table)
     for interval, column in zip(found.metrics, np.array(rows).T, strict=True):
         defined = column[~np.isnan(column)]
         assert interval.num_rounds == len(defined)
         if len(defined):
-            assert interval.value == getattr(own, interval.name)
+            assert interval.value == own[interval.name]
             assert interval.low == pytest.approx(np.quantile(defined, 0.1), abs=1e-12)
             assert interval.high == pytest.approx(np.quantile(defined, 0.9), abs=1e-12)
             assert interval.low < interval.high

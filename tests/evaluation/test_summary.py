@@ -6,10 +6,14 @@ import pandas as pd
 import pytest
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_metrics import instance_metrics
+from sgpmil.evaluation.metrics import (
+    INSTANCE_METRICS,
+    SLIDE_METRICS,
+    instance_metrics,
+    slide_metrics,
+)
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import slide_metrics
-from sgpmil.evaluation.summary import evaluate, read_metrics, summarise, write_metrics
+from sgpmil.evaluation.summary import evaluate, summarise, write_metrics
 
 from .tables import random_scores, random_table, table_of
 
@@ -26,7 +30,7 @@ def test_evaluate_is_the_metrics_of_the_table():
     fold = evaluate(table, "fold-0")
     assert fold.fold == "fold-0"
     assert fold.slide == slide_metrics(table)
-    assert fold.instance == instance_metrics(table.predictions)
+    assert fold.instance == instance_metrics(table)
     assert evaluate(random_table()).instance is None
 
 
@@ -65,48 +69,21 @@ def test_instances_in_some_folds_only():
     assert "attention_auc" not in {summary.name for summary in summarise(folds[1:])}
 
 
-def test_round_trip(tmp_path):
+def test_written_table(tmp_path):
     path = tmp_path / "metrics.parquet"
     folds = (
         evaluate(with_instances(random_table(seed=1)), "0"),
         evaluate(random_table(seed=2), "1"),
     )
     write_metrics(path, folds)
-    assert read_metrics(path) == folds
     frame = pd.read_parquet(path)
     assert frame["fold"].tolist() == ["0", "1"]
-    assert frame["auc"].tolist() == [fold.slide.auc for fold in folds]
+    for metric in SLIDE_METRICS:
+        assert frame[metric.key].tolist() == [fold.slide[metric.key] for fold in folds]
+    for metric in INSTANCE_METRICS:
+        assert frame[metric.key][0] == folds[0].instance[metric.key]
+        assert pd.isna(frame[metric.key][1])
+    assert frame["num_slides"].tolist() == [40, 40]
+    assert frame["num_bags"][0] == folds[0].instance.num_bags
+    assert pd.isna(frame["num_bags"][1])
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.parquet"]
-
-
-def test_undefined_metric_survives(tmp_path):
-    path = tmp_path / "metrics.parquet"
-    write_metrics(path, [evaluate(table_of([[0.9, 0.1]], [0]))])
-    (back,) = read_metrics(path)
-    assert math.isnan(back.slide.auc)
-    assert back.instance is None
-
-
-def test_table_of_an_earlier_version(tmp_path):
-    path = tmp_path / "metrics.parquet"
-    fold = evaluate(random_table(), "0")
-    write_metrics(path, [fold])
-    later = ["average_precision", "f1", "sensitivity_at_95_specificity"]
-    assert not any(math.isnan(getattr(fold.slide, name)) for name in later)
-    pd.read_parquet(path).drop(columns=later).to_parquet(path)
-    (back,) = read_metrics(path)
-    assert all(math.isnan(getattr(back.slide, name)) for name in later)
-    assert back.slide.auc == fold.slide.auc
-    assert back.slide.num_slides == fold.slide.num_slides
-
-
-def test_unreadable(tmp_path):
-    path = tmp_path / "metrics.parquet"
-    with pytest.raises(PredictionError, match="there is none"):
-        read_metrics(path)
-    path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(PredictionError, match="cannot be read"):
-        read_metrics(path)
-    pd.DataFrame({"fold": ["0"]}).to_parquet(path)
-    with pytest.raises(PredictionError, match="'balanced_accuracy'"):
-        read_metrics(path)

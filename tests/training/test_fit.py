@@ -12,8 +12,8 @@ from sgpmil.errors import (
     SettingsError,
     TrainingError,
 )
+from sgpmil.evaluation.metrics import slide_metrics
 from sgpmil.evaluation.predictor import predict
-from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.models.checkpoint import load_model
 from sgpmil.models.dgrmil import DGRMIL
 from sgpmil.models.sgpmil import SGPMIL

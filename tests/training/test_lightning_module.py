@@ -6,8 +6,8 @@ import torch
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import TrainingError
+from sgpmil.evaluation.metrics import slide_metrics
 from sgpmil.evaluation.predictor import predict
-from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.gp.noise import RepeatableNoise
 from sgpmil.models.registry import build_model
 from sgpmil.training import lightning_module

@@ -8,8 +8,8 @@ from sgpmil.errors import (
     MissingPartError,
     SettingsError,
 )
+from sgpmil.evaluation.metrics import slide_metrics
 from sgpmil.evaluation.predictor import predict
-from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.training.fit import fit
 
 from .conftest import (

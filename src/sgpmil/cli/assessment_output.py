@@ -19,7 +19,6 @@ __all__ = ["print_assessment"]
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
 _SCORES = ("attention", "evidence")
-_LOCALISATION = ("auc", "ap", "balanced_accuracy", "f1", "ace")
 
 
 def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
@@ -105,6 +104,8 @@ def _print_brier(assessment: "Assessment") -> None:
 
 
 def _print_instances(assessment: "Assessment") -> None:
+    from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS
+
     found = assessment.instances
     if found is None:
         return
@@ -113,12 +114,12 @@ def _print_instances(assessment: "Assessment") -> None:
         groups.setdefault((row.score, row.scope), []).append(row)
     grid(
         "Instances (uniform and random attention know nothing)",
-        ["score", "scope", "AUC", "AP", "bal. acc.", "F1=Dice", "ACE", "n"],
+        ["score", "scope", *(m.short_name for m in LOCALISATION_METRICS.values()), "n"],
         [
             [
                 score,
                 scope.replace("_", " "),
-                *(_mean([getattr(row, name) for row in rows]) for name in _LOCALISATION),
+                *(_mean([getattr(row, name) for row in rows]) for name in LOCALISATION_METRICS),
                 f"{sum(row.num_instances for row in rows):,}",
             ]
             for (score, scope), rows in groups.items()

@@ -33,13 +33,13 @@ def compare(
 ) -> None:
     """Say whether one run is better than others, on the same test slides."""
     from sgpmil.evaluation.comparison.compare import compare as compare_runs
-    from sgpmil.evaluation.comparison.metric_kinds import metric_kind
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
+    from sgpmil.evaluation.metrics import get_metric
     from sgpmil.runs.results import open_results
 
     paths = _named(runs)
     for name in metric or []:
-        metric_kind(name)  # Refuses an unknown one before large files are read.
+        get_metric(name)  # Refuses an unknown one before large files are read.
     if (out / "tables" / "comparison.md").exists() and not overwrite:
         raise RunFolderError(f"{out} holds a comparison already. Replace it with --overwrite.")
     folds = {}
@@ -85,12 +85,11 @@ def _named(runs: list[str]) -> dict[str, Path]:
 
 def _print(comparison: "Comparison") -> None:
     from sgpmil.evaluation.comparison.cells import delong_rows, fixed, p_value_rows, table_cell
-    from sgpmil.evaluation.comparison.metric_kinds import metric_kind
+    from sgpmil.evaluation.metrics import get_metric
 
     rows = []
     for metric in comparison.metrics:
-        kind = metric_kind(metric)
-        row = [f"{kind.title} {'↑' if kind.higher_is_better else '↓'}"]
+        row = [f"{get_metric(metric).name} {get_metric(metric).arrow}".strip()]
         for run in comparison.runs:
             cell = table_cell(comparison, run, metric)
             spread = f" ± {fixed(cell.sd)}" if len(comparison.folds) > 1 else ""

@@ -8,34 +8,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.summary import MetricSummary
 
 __all__ = ["console", "counting", "facts", "grid", "listed", "metric_name", "print_summary"]
 
 console = Console(soft_wrap=True, markup=False, highlight=False)
 
-_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "kappa": "quadratic kappa",
-    "ace": "ACE",
-    "ece": "ECE",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "average_precision": "average precision",
-    "f1": "F1 score",
-    "sensitivity_at_95_specificity": "sensitivity at spec. 0.95",
-    "attention_auc": "instance AUC, attention",
-    "evidence_auc": "instance AUC, evidence",
-    "attention_ap": "instance AP, attention",
-    "evidence_ap": "instance AP, evidence",
-}
-
 
 def metric_name(name: str) -> str:
-    """Return a metric's name as it is read."""
-    return _NAMES.get(name, name)
+    """Return the name of a metric in words."""
+    return METRICS[name].name
 
 
 def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
@@ -43,8 +26,9 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
     means = {metric.name: metric.mean for metric in summary}
     if not math.isnan(means.get("auc", math.nan)):
         # Of several classes, none is the positive one: the metric is not missing, it has no sense.
-        two_class = "sensitivity_at_95_specificity"
-        summary = [m for m in summary if m.name != two_class or not math.isnan(m.mean)]
+        summary = [
+            m for m in summary if not (math.isnan(m.mean) and METRICS[m.name].two_classes_only)
+        ]
     num_folds = len(summary[0].values)
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
@@ -69,7 +53,7 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
     for metric in undefined:
         console.print(
             f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of {num_folds} "
-            f"test sets ({_reason(metric.name)})."
+            f"test sets (it needs {METRICS[metric.name].needs})."
         )
 
 
@@ -116,11 +100,3 @@ def counting(text: str, total: int | None, unit: str = "slides") -> Iterator[Pro
 
 def _number(value: float) -> str:
     return "undefined" if math.isnan(value) else f"{value:.3f}"
-
-
-def _reason(name: str) -> str:
-    if name.startswith(("attention", "evidence")):
-        return "no instance labels, or of one kind, there"
-    if name == "sensitivity_at_95_specificity":
-        return "it needs two classes, both with slides"
-    return "a class has no slide there"

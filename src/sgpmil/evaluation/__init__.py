@@ -7,14 +7,13 @@ predictor           a model and bags become predictions
 prediction          what a model says of one slide
 instance_scores     what it says of the slide's instances
 prediction_table    the predictions of a set of slides
-slide_metrics       accuracy, AUC, kappa and calibration over slides
+metrics             every metric of slides and instances: add one here
 operating_point     the sensitivity at a specificity
 calibration         adaptive and expected calibration error, Brier score, log-likelihood
 brier               the Brier score taken apart
 ranking             the area under the ROC curve and average precision
 patients            slides of the same patient
-bootstrap           confidence intervals by patient; `resampled_metrics` makes them fast
-instance_metrics    how well instance scores find the positive instances, in short
+bootstrap           confidence intervals by patient; `resampling` makes them fast
 localisation/       the same at length: annotations, thresholds, lesions
 uncertainty/        whether uncertainty points at the errors; temperature, prediction sets, deferral
 comparison/         whether one run is better than another
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
         wilcoxon_test,
     )
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
-    from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_auc
     from sgpmil.evaluation.instance_scores import InstanceScores
     from sgpmil.evaluation.lipschitz import lipschitz_paths
     from sgpmil.evaluation.localisation.instance_evaluation import (
@@ -62,17 +60,23 @@ if TYPE_CHECKING:
         InstanceOptions,
         evaluate_instances,
     )
+    from sgpmil.evaluation.metrics import (
+        METRICS,
+        InstanceMetrics,
+        Metric,
+        SlideMetrics,
+        confusion_matrix,
+        instance_auc,
+    )
     from sgpmil.evaluation.operating_point import sensitivity_at_specificity
     from sgpmil.evaluation.patients import by_patient, without_patients
     from sgpmil.evaluation.prediction import Prediction
     from sgpmil.evaluation.prediction_table import PredictionTable
     from sgpmil.evaluation.predictor import iter_predictions, predict
-    from sgpmil.evaluation.slide_metrics import SlideMetrics, confusion_matrix
     from sgpmil.evaluation.summary import (
         FoldMetrics,
         MetricSummary,
         evaluate,
-        read_metrics,
         summarise,
         write_metrics,
     )
@@ -94,15 +98,17 @@ else:
             "FoldMetrics": "summary",
             "FoldPredictions": "comparison.comparability",
             "InstanceEvaluation": "localisation.instance_evaluation",
-            "InstanceMetrics": "instance_metrics",
+            "InstanceMetrics": "metrics",
             "InstanceOptions": "localisation.instance_evaluation",
             "InstanceScores": "instance_scores",
             "Interval": "bootstrap",
             "Intervals": "bootstrap",
+            "METRICS": "metrics",
+            "Metric": "metrics",
             "MetricSummary": "summary",
             "Prediction": "prediction",
             "PredictionTable": "prediction_table",
-            "SlideMetrics": "slide_metrics",
+            "SlideMetrics": "metrics",
             "TestedFold": "assessment",
             "adaptive_calibration_error": "calibration",
             "assess": "assessment",
@@ -112,7 +118,7 @@ else:
             "by_patient": "patients",
             "check_own_test_slides": "comparison.comparability",
             "compare": "comparison.compare",
-            "confusion_matrix": "slide_metrics",
+            "confusion_matrix": "metrics",
             "correct_versus_wrong": "uncertainty.welch",
             "corrected_t_test": "comparison.significance",
             "delong_test": "comparison.delong",
@@ -124,13 +130,12 @@ else:
             "fit_deferral": "uncertainty.deferral",
             "fit_temperature": "uncertainty.temperature",
             "holm": "comparison.significance",
-            "instance_auc": "instance_metrics",
+            "instance_auc": "metrics",
             "iter_predictions": "predictor",
             "lipschitz_paths": "lipschitz",
             "negative_log_likelihood": "calibration",
             "paired_t_test": "comparison.significance",
             "predict": "predictor",
-            "read_metrics": "summary",
             "reliability_curve": "calibration",
             "selective_prediction": "uncertainty.selective",
             "sensitivity_at_specificity": "operating_point",
@@ -145,6 +150,7 @@ else:
     )
 
 __all__ = [
+    "METRICS",
     "Assessment",
     "AssessmentOptions",
     "BrierDecomposition",
@@ -157,6 +163,7 @@ __all__ = [
     "InstanceScores",
     "Interval",
     "Intervals",
+    "Metric",
     "MetricSummary",
     "Prediction",
     "PredictionTable",
@@ -188,7 +195,6 @@ __all__ = [
     "negative_log_likelihood",
     "paired_t_test",
     "predict",
-    "read_metrics",
     "reliability_curve",
     "selective_prediction",
     "sensitivity_at_specificity",

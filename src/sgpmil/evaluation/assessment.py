@@ -11,15 +11,14 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
 from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
-from sgpmil.evaluation.instance_metrics import InstanceMetrics
 from sgpmil.evaluation.localisation.instance_evaluation import (
     InstanceEvaluation,
     InstanceOptions,
     evaluate_instances,
 )
+from sgpmil.evaluation.metrics import INSTANCE_METRICS, InstanceMetrics, confusion_matrix
 from sgpmil.evaluation.patients import by_patient, patient_ids, without_patients
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import confusion_matrix
 from sgpmil.evaluation.summary import FoldMetrics, MetricSummary, evaluate, summarise
 from sgpmil.evaluation.uncertainty.folds import FoldsUncertainty, uncertainty_over_folds
 from sgpmil.shapes import Int
@@ -195,14 +194,11 @@ def _in_short(instances: InstanceEvaluation, fold: str) -> InstanceMetrics:
         for row in instances.localisation
         if (row.fold, row.scope) == (fold, "per_slide")
     }
-    evidence = rows.get("evidence")
-    return InstanceMetrics(
-        attention_auc=rows["attention"].auc,
-        evidence_auc=math.nan if evidence is None else evidence.auc,
-        attention_ap=rows["attention"].ap,
-        evidence_ap=math.nan if evidence is None else evidence.ap,
-        num_bags=rows["attention"].num_slides,
-    )
+    values = {metric.key: math.nan for metric in INSTANCE_METRICS}
+    for score in ("attention", "evidence"):
+        if score in rows:
+            values |= {f"{score}_{name}": getattr(rows[score], name) for name in ("auc", "ap")}
+    return InstanceMetrics(values, rows["attention"].num_slides)
 
 
 def _intervals(test: PredictionTable, options: AssessmentOptions) -> Intervals | None:

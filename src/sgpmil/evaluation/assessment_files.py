@@ -24,7 +24,6 @@ from sgpmil.evaluation.brier import BrierDecomposition
 from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceFrocRow
 from sgpmil.evaluation.localisation.lesion_detection import LesionRow
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES
 from sgpmil.evaluation.summary import write_metrics
 
 __all__ = ["write_assessment"]
@@ -77,10 +76,10 @@ def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
 def _metrics(assessment: Assessment) -> Iterable[Sequence[Any]]:
     for number, fold in enumerate(assessment.folds):
         intervals = assessment.intervals[number] if assessment.intervals else None
-        for name in METRIC_NAMES:
-            found = None if intervals is None else intervals.of(name)
+        for key, value in fold.slide.values.items():
+            found = None if intervals is None else intervals.of(key)
             ends = (math.nan, math.nan) if found is None else (found.low, found.high)
-            yield (fold.fold, name, getattr(fold.slide, name), *ends)
+            yield (fold.fold, key, value, *ends)
 
 
 def _confusion(assessment: Assessment) -> Iterable[Sequence[Any]]:

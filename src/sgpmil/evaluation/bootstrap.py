@@ -1,4 +1,4 @@
-"""How far a metric may be from its value, by resampling patients."""
+"""Bootstrap confidence intervals of metrics, by resampling patients."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sgpmil.errors import PredictionError, SettingsError
+from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
 from sgpmil.evaluation.patients import patient_ids
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.resampled_metrics import ResampledMetrics
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES, slide_metrics
+from sgpmil.evaluation.resampling import Resampled, SortedSlides
 from sgpmil.shapes import Int
 
 __all__ = ["Interval", "Intervals", "bootstrap_intervals"]
@@ -24,7 +24,7 @@ class Interval:
     """A confidence interval of one metric.
 
     Args:
-        name: Name of the metric, as in `SlideMetrics`.
+        name: Key of the metric, as in `METRICS`.
         value: Value on the table itself; NaN where it is undefined.
         low: Lower end; NaN where no round defines the metric.
         high: Upper end; NaN where no round defines the metric.
@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Confidence intervals of the metrics of `SlideMetrics`.
+    """Confidence intervals of the metrics over slides.
 
     Args:
         metrics: One interval a metric.
@@ -117,24 +117,24 @@ def bootstrap_intervals(
             f"with a label are of '{names[0]}'. Correct the case_id column, or take each slide for "
             "its own patient (without_patients)."
         )
-    metrics = ResampledMetrics(known.probs, known.labels)
+    slides = SortedSlides(known)
     size = max(1, _CHUNK // len(known))
     chunks = [range(first, min(first + size, rounds)) for first in range(0, rounds, size)]
 
     def values_of(chunk: range) -> np.ndarray:
-        return metrics.values(_multiplicity(patient, len(names), chunk, seed))
+        drawn = Resampled(slides, _multiplicity(patient, len(names), chunk, seed))
+        return np.stack([metric.over(drawn) for metric in SLIDE_METRICS], axis=1)
 
     # numpy works without the interpreter's lock, so threads do run side by side.
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         values = np.concatenate(list(pool.map(values_of, chunks)))
     ends = ((1 - level) / 2, (1 + level) / 2)
     intervals = []
-    for name, column in zip(METRIC_NAMES, values.T, strict=True):
+    for metric, column in zip(SLIDE_METRICS, values.T, strict=True):
         defined = column[~np.isnan(column)]
         low, high = np.quantile(defined, ends) if len(defined) else (np.nan, np.nan)
-        intervals.append(
-            Interval(name, getattr(found, name), float(low), float(high), len(defined))
-        )
+        key = metric.key
+        intervals.append(Interval(key, found[key], float(low), float(high), len(defined)))
     return Intervals(tuple(intervals), level, rounds, len(names), len(known))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ SUM_TOLERANCE = 1e-3
 """How far the probabilities of a slide may be from summing to 1."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PredictionTable:
     """The predictions of a set of slides, under one list of classes.
 
@@ -61,19 +62,17 @@ class PredictionTable:
         """Name of each slide."""
         return tuple(prediction.slide_id for prediction in self.predictions)
 
-    @property
+    @cached_property
     def probs(self) -> Float[np.ndarray, "n C"]:
         """Probability of each class for each slide."""
-        rows = [prediction.probs for prediction in self.predictions]
-        return np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+        return self._matrix([prediction.probs for prediction in self.predictions])
 
-    @property
+    @cached_property
     def std(self) -> Float[np.ndarray, "n C"]:
         """Posterior standard deviation of each probability."""
-        rows = [prediction.std for prediction in self.predictions]
-        return np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+        return self._matrix([prediction.std for prediction in self.predictions])
 
-    @property
+    @cached_property
     def labels(self) -> Int[np.ndarray, " n"]:
         """Label of each slide.
 
@@ -87,12 +86,20 @@ class PredictionTable:
                 f"Expected a label for every slide, but {len(labels) - len(known)} of "
                 f"{len(labels)} have none. Take the labelled slides alone with .labelled()."
             )
-        return np.asarray(known, dtype=np.int64)
+        found = np.asarray(known, dtype=np.int64)
+        found.setflags(write=False)
+        return found
 
     def labelled(self) -> "PredictionTable":
         """Keep the slides with a label."""
         kept = tuple(p for p in self.predictions if p.label is not None)
-        return PredictionTable(kept, self.class_names)
+        # Nothing is lost by sharing: a table is never changed.
+        return self if len(kept) == len(self) else PredictionTable(kept, self.class_names)
+
+    def _matrix(self, rows: Sequence[Float[np.ndarray, " C"]]) -> Float[np.ndarray, "n C"]:
+        found = np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+        found.setflags(write=False)
+        return found
 
 
 def check_predictions(

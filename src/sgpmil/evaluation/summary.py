@@ -1,34 +1,26 @@
-"""Folds: evaluate one, summarise all, keep them in a table."""
+"""Metrics of a fold, and their summary over folds."""
 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_metrics import InstanceMetrics, instance_metrics
+from sgpmil.evaluation.metrics import (
+    INSTANCE_METRICS,
+    SLIDE_METRICS,
+    InstanceMetrics,
+    SlideMetrics,
+    instance_metrics,
+    slide_metrics,
+)
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import SlideMetrics, slide_metrics
 
-__all__ = [
-    "FoldMetrics",
-    "MetricSummary",
-    "evaluate",
-    "read_metrics",
-    "summarise",
-    "write_metrics",
-]
-
-_SLIDE_FIELDS = tuple(field.name for field in fields(SlideMetrics))
-_INSTANCE_FIELDS = tuple(field.name for field in fields(InstanceMetrics))
-_COUNTS = ("num_slides", "num_bags")
-_LATER = ("average_precision", "f1", "sensitivity_at_95_specificity")
-"""Metrics that tables of earlier versions lack; NaN there."""
+__all__ = ["FoldMetrics", "MetricSummary", "evaluate", "summarise", "write_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +37,25 @@ class FoldMetrics:
     slide: SlideMetrics
     instance: InstanceMetrics | None = None
 
+    @property
+    def row(self) -> dict[str, float | None]:
+        """Values and counts of all metrics by column; None for instances without labels."""
+        slide, instance = self.slide, self.instance
+        of_instances = {m.key: instance[m.key] if instance else None for m in INSTANCE_METRICS}
+        return {
+            **slide.values,
+            "num_slides": slide.num_slides,
+            **of_instances,
+            "num_bags": instance.num_bags if instance else None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
     """One metric over folds.
 
     Args:
-        name: Name of the metric, as in `SlideMetrics` and `InstanceMetrics`.
+        name: Key of the metric, as in `METRICS`.
         mean: Mean over the folds in which it is defined; NaN without any.
         sd: Sample standard deviation (dividing by n - 1) over them; NaN for fewer than two.
         values: Value of each fold, NaN where undefined.
@@ -88,7 +92,7 @@ def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
     return FoldMetrics(
         fold=fold,
         slide=slide_metrics(table),
-        instance=instance_metrics(table.predictions) if has_instance_labels else None,
+        instance=instance_metrics(table) if has_instance_labels else None,
     )
 
 
@@ -114,8 +118,9 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
             "Expected at least one finished fold, but got none. Go on with the run (--resume)."
         )
     has_instances = any(fold.instance is not None for fold in folds)
-    names = (*_SLIDE_FIELDS, *(_INSTANCE_FIELDS if has_instances else ()))
-    return tuple(_summary(name, folds) for name in names if name not in _COUNTS)
+    metrics = (*SLIDE_METRICS, *(INSTANCE_METRICS if has_instances else ()))
+    rows = [fold.row for fold in folds]
+    return tuple(_summary(metric.key, [row[metric.key] for row in rows]) for metric in metrics)
 
 
 def write_metrics(path: str | os.PathLike[str], folds: Sequence[FoldMetrics]) -> None:
@@ -131,66 +136,16 @@ def write_metrics(path: str | os.PathLike[str], folds: Sequence[FoldMetrics]) ->
     import pyarrow.parquet as pq
 
     columns: dict[str, Any] = {"fold": pa.array([fold.fold for fold in folds], pa.string())}
-    for name in (*_SLIDE_FIELDS, *_INSTANCE_FIELDS):
-        values = [_value(fold, name) for fold in folds]
-        columns[name] = pa.array(values, pa.int64() if name in _COUNTS else pa.float64())
+    rows = [fold.row for fold in folds]
+    for name in rows[0] if rows else ():
+        kind = pa.int64() if name.startswith("num_") else pa.float64()
+        columns[name] = pa.array([row[name] for row in rows], kind)
     with atomic_path(path) as temporary:
         pq.write_table(pa.table(columns), temporary)
 
 
-def read_metrics(path: str | os.PathLike[str]) -> tuple[FoldMetrics, ...]:
-    """Read what `write_metrics` wrote.
-
-    Args:
-        path: File to read.
-
-    Raises:
-        PredictionError: The file is missing, damaged, or not a table of metrics.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = Path(path)
-    if not file.is_file():
-        raise PredictionError(
-            f"Expected a file of metrics at '{file}', but there is none. Check the path."
-        )
-    try:
-        content = pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
-        raise PredictionError(
-            f"Expected metrics as parquet in '{file}', but it cannot be read ({error}). "
-            "Evaluate again."
-        ) from error
-    needed = ("fold", *_SLIDE_FIELDS, *_INSTANCE_FIELDS)
-    missing = [name for name in needed if name not in (*content.column_names, *_LATER)]
-    if missing:
-        raise PredictionError(
-            f"Expected the column '{missing[0]}' in '{file}', but got "
-            f"{', '.join(content.column_names)}. Evaluate again."
-        )
-    return tuple(_fold(row) for row in content.to_pylist())
-
-
-def _fold(row: dict[str, Any]) -> FoldMetrics:
-    has_instances = row["num_bags"] is not None
-    return FoldMetrics(
-        fold=row["fold"],
-        slide=SlideMetrics(**{name: row.get(name, math.nan) for name in _SLIDE_FIELDS}),
-        instance=InstanceMetrics(**{name: row[name] for name in _INSTANCE_FIELDS})
-        if has_instances
-        else None,
-    )
-
-
-def _value(fold: FoldMetrics, name: str) -> float | int | None:
-    holder = fold.slide if name in _SLIDE_FIELDS else fold.instance
-    return None if holder is None else getattr(holder, name)
-
-
-def _summary(name: str, folds: Sequence[FoldMetrics]) -> MetricSummary:
-    found = (_value(fold, name) for fold in folds)
-    values = tuple(math.nan if value is None else float(value) for value in found)
+def _summary(name: str, found: Sequence[float | None]) -> MetricSummary:
+    values = tuple(math.nan if value is None else value for value in found)
     defined = [value for value in values if not math.isnan(value)]
     return MetricSummary(
         name=name,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgpmil.bags.files import write_text
+from sgpmil.evaluation.metrics import get_metric
 from sgpmil.experiments.job_files import StudyPlan
 from sgpmil.experiments.model_rows import METRICS, Spread, TableRow
 from sgpmil.experiments.model_study import ADJUSTMENTS, MODEL_SETS, Adjustment
@@ -18,11 +19,7 @@ COLUMNS = (
     "runs",
     "bag AUC",
     "worst AUC",
-    "balanced accuracy",
-    "ACE",
-    "NLL",
-    "instance AUC, attention",
-    "instance AUC, evidence",
+    *(get_metric(key).name for key in METRICS[1:]),
     "s/epoch",
     "parameters",
     "failed",

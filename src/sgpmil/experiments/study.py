@@ -299,11 +299,13 @@ def _train_and_test(job: Job, bags: BagDataset, fold: Fold) -> dict[str, Any]:
 
 def _scores(model: MILModel, bags: BagDataset, device: torch.device) -> dict[str, Any]:
     table = predict(model, bags, class_names=bags.class_names, device=device)
-    found = evaluate(table)
-    metrics = {**asdict(found.slide), **(asdict(found.instance) if found.instance else {})}
     return {
         # JSON has no NaN.
-        "metrics": {k: None if math.isnan(v) else v for k, v in metrics.items()},
+        "metrics": {
+            key: None if math.isnan(value) else value
+            for key, value in evaluate(table).row.items()
+            if value is not None
+        },
         "slide_ids": list(table.slide_ids),
         "labels": table.labels.tolist(),
         "probs": table.probs.tolist(),

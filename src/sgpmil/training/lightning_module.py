@@ -14,9 +14,9 @@ import torch
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import TrainingError
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import slide_metrics
 from sgpmil.gpu.recording import seed_torch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.precision import dense_arithmetic
@@ -206,12 +206,10 @@ class LightningModel(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Judge the epoch."""
         table = PredictionTable(tuple(self.val_predictions), self.class_names)
-        metrics = slide_metrics(table)
         total = sum(float(loss) * count for loss, count in self.val_loss)
         self.epoch_metrics |= {
             "val_loss": total / sum(count for _, count in self.val_loss),
-            "val_balanced_accuracy": metrics.balanced_accuracy,
-            "val_auc": metrics.auc,
+            **{f"val_{key}": METRICS[key].quick(table) for key in ("balanced_accuracy", "auc")},
         }
         self.val_predictions.clear()
         self.val_loss.clear()

@@ -18,7 +18,7 @@ from tests.evaluation.tables import random_scores
 
 
 def values_of(run, metric):
-    return np.array([getattr(fold.metrics.slide, metric) for fold in run])
+    return np.array([fold.metrics.slide[metric] for fold in run])
 
 
 @pytest.fixture

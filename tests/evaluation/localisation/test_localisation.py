@@ -13,9 +13,9 @@ from sklearn.metrics import (
 )
 
 from sgpmil.evaluation.calibration import adaptive_calibration_error
-from sgpmil.evaluation.instance_metrics import instance_metrics
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.localisation.localisation import localisation
+from sgpmil.evaluation.metrics import instance_metrics
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from tests.evaluation.instance_tables import instance_table, pairs
@@ -79,7 +79,7 @@ def test_against_sklearn(kind, scope, num_classes):
 
 def test_agrees_with_the_instance_metrics():
     table = instance_table(12, 3)
-    rows, expected = localisation(table), instance_metrics(table.predictions)
+    rows, expected = localisation(table), instance_metrics(table)
     attention, evidence = (row_of(rows, kind, "per_slide") for kind in ("attention", "evidence"))
     assert attention.auc == pytest.approx(expected.attention_auc)
     assert attention.ap == pytest.approx(expected.attention_ap)
@@ -207,5 +207,5 @@ def test_real_nuclei():
     assert attention.balanced_accuracy > 0.7
     assert random.auc == pytest.approx(0.5, abs=0.05)
     assert random.balanced_accuracy == pytest.approx(0.5, abs=0.05)
-    assert attention.num_slides == instance_metrics(tables[0].predictions).num_bags
+    assert attention.num_slides == instance_metrics(tables[0]).num_bags
     assert row_of(found, "attention", "pooled_raw").auc > 0.8

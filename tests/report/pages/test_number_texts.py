@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.report.pages.number_texts import (
     metric_name,
     setting_text,
@@ -30,7 +30,7 @@ def test_ranges_means_and_p():
 
 
 def test_every_metric_has_a_name_of_its_own():
-    names = [metric_name(name) for name in METRIC_NAMES]
+    names = [metric_name(name) for name in METRICS]
     assert len(set(names)) == len(names)
     assert not any("_" in name for name in names)
 

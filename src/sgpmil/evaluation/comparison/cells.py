@@ -7,9 +7,9 @@ bold and the second underlined. Means that print alike share their place.
 import math
 from dataclasses import dataclass
 
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 from sgpmil.evaluation.comparison.result import Comparison
 from sgpmil.evaluation.comparison.significance import PairedTest
+from sgpmil.evaluation.metrics import get_metric
 
 __all__ = [
     "DASH",
@@ -56,7 +56,9 @@ def table_cell(comparison: Comparison, run: str, metric: str) -> TableCell:
     """Give what a table shows of a run's metric."""
     printed = {name: fixed(comparison.summary(name, metric).mean) for name in comparison.runs}
     values = {float(text) for text in printed.values() if text != DASH}
-    best, second = (*sorted(values, reverse=metric_kind(metric).higher_is_better), None, None)[:2]
+    better = get_metric(metric).better
+    ranked = sorted(values, reverse=better == "higher") if better != "neither" else []
+    best, second = (*ranked, None, None)[:2]
     own = None if printed[run] == DASH else float(printed[run])
     summary = comparison.summary(run, metric)
     return TableCell(
@@ -107,7 +109,7 @@ def p_value_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[st
 
     rows: list[tuple[str, ...]] = [
         (
-            metric_kind(test.metric).title,
+            get_metric(test.metric).name,
             test.run,
             fixed(test.paired.difference, sign="+"),
             told(test.paired, test.paired_holm),

@@ -14,7 +14,6 @@ from sgpmil.evaluation.comparison.comparability import (
     fold_design,
 )
 from sgpmil.evaluation.comparison.delong import delong_test
-from sgpmil.evaluation.comparison.metric_kinds import METRIC_KINDS, metric_kind
 from sgpmil.evaluation.comparison.notes import comparison_notes
 from sgpmil.evaluation.comparison.result import ClassAucTest, Comparison, RunTest
 from sgpmil.evaluation.comparison.significance import (
@@ -24,6 +23,7 @@ from sgpmil.evaluation.comparison.significance import (
     paired_t_test,
     wilcoxon_test,
 )
+from sgpmil.evaluation.metrics import INSTANCE_METRICS, get_metric
 from sgpmil.evaluation.summary import MetricSummary, summarise
 from sgpmil.shapes import Float
 
@@ -36,10 +36,10 @@ __all__ = [
     "compare",
 ]
 
-SLIDE_METRICS = ("balanced_accuracy", "accuracy", "auc", "kappa", "ace", "nll", "brier")
+DEFAULT_METRICS = ("balanced_accuracy", "accuracy", "auc", "kappa", "ace", "nll", "brier")
 """The metrics over slides that are compared unless others are asked for."""
 
-_INSTANCE_METRICS = tuple(name for name, kind in METRIC_KINDS.items() if kind.of_instances)
+_INSTANCE_METRICS = tuple(metric.key for metric in INSTANCE_METRICS)
 
 
 def compare(
@@ -59,7 +59,7 @@ def compare(
 
     Args:
         runs: Folds of each run by the run's name, the reference first.
-        metrics: Names of metrics to compare; by default `SLIDE_METRICS`, and those of instances
+        metrics: Names of metrics to compare; by default `DEFAULT_METRICS`, and those of instances
             that all runs have.
         alpha: Level below which an adjusted p-value is marked.
 
@@ -130,9 +130,9 @@ def _metrics(
         ]
 
     if not asked:
-        return (*SLIDE_METRICS, *(name for name in _INSTANCE_METRICS if not lacking(name)))
+        return (*DEFAULT_METRICS, *(name for name in _INSTANCE_METRICS if not lacking(name)))
     for name in asked:
-        metric_kind(name)
+        get_metric(name)
         if name in _INSTANCE_METRICS and lacking(name):
             raise PredictionError(
                 f"Expected the metric '{name}' in every run, but '{lacking(name)[0]}' has it in "

@@ -11,8 +11,8 @@ from sgpmil.evaluation.comparison.cells import (
     row_order,
     table_cell,
 )
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 from sgpmil.evaluation.comparison.result import Comparison
+from sgpmil.evaluation.metrics import get_metric
 
 __all__ = ["comparison_latex", "latex_text"]
 
@@ -34,10 +34,10 @@ def comparison_latex(comparison: Comparison) -> str:
     Args:
         comparison: What to write.
     """
-    kinds = [metric_kind(metric) for metric in comparison.metrics]
+    metrics = [get_metric(metric) for metric in comparison.metrics]
     reference = latex_text(comparison.reference)
     parts = [r"% Needs \usepackage{booktabs}.", *(f"% {note}" for note in comparison.notes)]
-    arrows = {True: r"$\uparrow$", False: r"$\downarrow$"}
+    arrows = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "neither": ""}
     rows = [
         [
             rf"\textbf{{{reference}}}" if run == comparison.reference else latex_text(run),
@@ -45,7 +45,7 @@ def comparison_latex(comparison: Comparison) -> str:
         ]
         for run in row_order(comparison)
     ]
-    heads = [f"{latex_text(kind.short)} {arrows[kind.higher_is_better]}" for kind in kinds]
+    heads = [f"{latex_text(metric.short_name)}{arrows[metric.better]}" for metric in metrics]
     parts.append(_table(["", *heads], rows, _caption(comparison), "tab:comparison"))
     if comparison.tests:
         rows = [
@@ -56,7 +56,7 @@ def comparison_latex(comparison: Comparison) -> str:
             f"$p$-values of whether {reference} is better: {latex_text(comparison.marking)}. "
             f"Bold: $p < {comparison.alpha:g}$."
         )
-        heads = [f"{latex_text(kind.short)} ($p$)" for kind in kinds]
+        heads = [f"{latex_text(metric.short_name)} ($p$)" for metric in metrics]
         parts.append(_table(["", *heads], rows, caption, "tab:comparison_pvalues"))
     if comparison.auc_tests:
         header, cells = delong_rows(comparison)

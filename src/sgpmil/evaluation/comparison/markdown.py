@@ -12,8 +12,8 @@ from sgpmil.evaluation.comparison.cells import (
     row_order,
     table_cell,
 )
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 from sgpmil.evaluation.comparison.result import Comparison
+from sgpmil.evaluation.metrics import get_metric
 
 __all__ = ["comparison_markdown"]
 
@@ -27,7 +27,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         comparison: What to write.
     """
     reference = _text(comparison.reference)
-    kinds = [metric_kind(metric) for metric in comparison.metrics]
+    metrics = [get_metric(metric) for metric in comparison.metrics]
     rows = [
         [
             f"**{reference}**" if run == comparison.reference else _text(run),
@@ -35,7 +35,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         ]
         for run in row_order(comparison)
     ]
-    heads = [f"{kind.short} {'↑' if kind.higher_is_better else '↓'}" for kind in kinds]
+    heads = [f"{metric.short_name} {metric.arrow}".strip() for metric in metrics]
     parts = [f"# Comparison with {reference}", _table(["run", *heads], rows), _legend(comparison)]
     if comparison.tests:
         header, tests = p_value_rows(comparison)

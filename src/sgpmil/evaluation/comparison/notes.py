@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.comparison.comparability import FoldDesign, FoldPredictions
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 from sgpmil.evaluation.comparison.result import RunTest
+from sgpmil.evaluation.metrics import get_metric
 
 __all__ = ["comparison_notes"]
 
@@ -143,7 +143,7 @@ def _few_folds(num: int) -> str:
 def _undefined(tests: Sequence[RunTest], num_folds: int) -> list[str]:
     notes = []
     for test in tests:
-        found, what = test.marking, f"{metric_kind(test.metric).title} against '{test.run}'"
+        found, what = test.marking, f"{get_metric(test.metric).name} against '{test.run}'"
         if found.reason:
             notes.append(f"{what}: no t-test, since {found.reason}.")
         elif found.num_folds < num_folds:

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
+from sgpmil.evaluation.metrics import Better, get_metric
 from sgpmil.shapes import Float
 
 __all__ = [
@@ -70,7 +70,7 @@ def better_alternative(metric: str) -> Alternative:
     """Give the alternative under which the first system is the better one.
 
     Args:
-        metric: Name of the metric, as in `SlideMetrics` and `InstanceMetrics`.
+        metric: Key of the metric, as in `METRICS`.
 
     Raises:
         PredictionError: There is no such metric.
@@ -79,7 +79,9 @@ def better_alternative(metric: str) -> Alternative:
         >>> better_alternative("auc"), better_alternative("ace")
         ('greater', 'less')
     """
-    return "greater" if metric_kind(metric).higher_is_better else "less"
+    alternatives: dict[Better, Alternative]
+    alternatives = {"higher": "greater", "lower": "less", "neither": "two-sided"}
+    return alternatives[get_metric(metric).better]
 
 
 def paired_t_test(a: FoldValues, b: FoldValues, alternative: Alternative = "greater") -> PairedTest:

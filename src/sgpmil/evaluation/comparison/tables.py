@@ -9,8 +9,8 @@ from pathlib import Path
 from sgpmil.bags.files import write_text
 from sgpmil.evaluation.comparison.latex import comparison_latex
 from sgpmil.evaluation.comparison.markdown import comparison_markdown
-from sgpmil.evaluation.comparison.metric_kinds import metric_kind
 from sgpmil.evaluation.comparison.result import Comparison, RunTest
+from sgpmil.evaluation.metrics import get_metric
 
 __all__ = [
     "comparison_csv",
@@ -43,7 +43,7 @@ def comparison_csv(comparison: Comparison) -> str:
     for run in comparison.runs:
         for metric in comparison.metrics:
             summary, test = comparison.summary(run, metric), comparison.test(run, metric)
-            better = "higher" if metric_kind(metric).higher_is_better else "lower"
+            better = get_metric(metric).better
             num = len(summary.values) - summary.num_undefined
             marked = "" if test is None else str(comparison.is_marked(run, metric)).lower()
             numbers = [_exact(value) for value in (summary.mean, summary.sd, *_test_numbers(test))]

@@ -24,10 +24,20 @@ from sgpmil.evaluation.localisation.threshold import (
     call_metrics,
     choose_threshold,
 )
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc, average_precision
 
-__all__ = ["LocalisationRow", "localisation"]
+__all__ = ["LOCALISATION_METRICS", "LocalisationRow", "localisation"]
+
+LOCALISATION_METRICS = {
+    "auc": METRICS["auc"],
+    "ap": METRICS["average_precision"],
+    "balanced_accuracy": METRICS["balanced_accuracy"],
+    "f1": METRICS["f1"],
+    "ace": METRICS["ace"],
+}
+"""Metric behind each column of `LocalisationRow` that short tables show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from sgpmil.evaluation.comparison.cells import p_value
-from sgpmil.evaluation.comparison.metric_kinds import MetricKind, metric_kind
 from sgpmil.evaluation.comparison.result import Comparison
+from sgpmil.evaluation.metrics import Metric, get_metric
 from sgpmil.report.figures.canvas import (
     COLOURS,
     GREY,
@@ -107,9 +107,9 @@ def _draw_metric(axes: Axes, comparison: Comparison, metric: str, is_tilted: boo
         box.set(facecolor=to_rgba(colour, 0.28), edgecolor=colour)
         axes.scatter(dots[place], values[place], s=15, color=colour, ec="white", lw=0.5, zorder=3)
     _draw_p_values(axes, comparison, metric, values)
-    kind = metric_kind(metric)
-    direction = "higher is better" if kind.higher_is_better else "lower is better"
-    style_axes(axes, title=_title(kind), y_label=direction)
+    found = get_metric(metric)
+    direction = "" if found.better == "neither" else f"{found.better} is better"
+    style_axes(axes, title=_title(found), y_label=direction)
     axes.yaxis.label.set_fontsize(SMALL_SIZE)
     axes.title.set_fontsize(LABEL_SIZE)
     axes.set_xlim(-0.6, len(values) - 0.4)
@@ -152,6 +152,6 @@ def _legend(comparison: Comparison) -> str:
     )
 
 
-def _title(kind: MetricKind) -> str:
+def _title(metric: Metric) -> str:
     # A panel is narrow.
-    return kind.title.replace("instance ", "inst. ")
+    return metric.name.replace("instance ", "inst. ")

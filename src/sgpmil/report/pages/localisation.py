@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
 from sgpmil.evaluation.localisation.lesion_detection import LesionRow
-from sgpmil.evaluation.localisation.localisation import LocalisationRow
+from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, LocalisationRow
 from sgpmil.report.pages.blocks import Block, Prose, Section, Table
 from sgpmil.report.pages.number_texts import told_mean
 
 __all__ = ["localisation_section"]
-
-_NUMBERS = ("auc", "ap", "balanced_accuracy", "f1", "ace")
 
 
 def localisation_section(assessment: Assessment | None) -> Section:
@@ -36,7 +34,7 @@ def localisation_section(assessment: Assessment | None) -> Section:
         (
             score,
             scope.replace("_", " "),
-            *(told_mean([getattr(row, name) for row in own]) for name in _NUMBERS),
+            *(told_mean([getattr(row, name) for row in own]) for name in LOCALISATION_METRICS),
             f"{sum(row.num_instances for row in own):,}",
         )
         for (score, scope), own in groups.items()
@@ -49,7 +47,12 @@ def localisation_section(assessment: Assessment | None) -> Section:
             "attention know nothing and are there to compare with."
         ),
         Table(
-            ("Score", "Scope", "AUC", "AP", "Balanced accuracy", "F1 = Dice", "ACE", "Patches"),
+            (
+                "Score",
+                "Scope",
+                *(metric.short_name for metric in LOCALISATION_METRICS.values()),
+                "Patches",
+            ),
             rows,
             "Localisation. Thresholds are chosen on validation slides.",
             num_words=2,

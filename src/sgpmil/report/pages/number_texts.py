@@ -4,27 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from sgpmil.evaluation.metrics import METRICS
+
 __all__ = ["counted", "metric_name", "setting_text", "told", "told_mean", "told_p", "told_range"]
 
 _DASH = "–"
-
-_METRICS = {
-    "balanced_accuracy": "Balanced accuracy",
-    "accuracy": "Accuracy",
-    "auc": "AUC",
-    "kappa": "Quadratic kappa",
-    "ace": "ACE",
-    "ece": "ECE",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "average_precision": "Average precision",
-    "f1": "F1 score",
-    "sensitivity_at_95_specificity": "Sensitivity at specificity 0.95",
-    "attention_auc": "Instance AUC, attention",
-    "evidence_auc": "Instance AUC, evidence",
-    "attention_ap": "Instance AP, attention",
-    "evidence_ap": "Instance AP, evidence",
-}
 
 
 def told(value: float, digits: int = 3) -> str:
@@ -70,8 +54,14 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 
 def metric_name(name: str) -> str:
-    """Name a metric as it is read."""
-    return _METRICS.get(name, name.replace("_", " "))
+    """Name a metric at the start of a cell or a sentence.
+
+    Example:
+        >>> metric_name("balanced_accuracy"), metric_name("auc")
+        ('Balanced accuracy', 'AUC')
+    """
+    words = METRICS[name].name
+    return words[0].upper() + words[1:]
 
 
 def setting_text(value: Any) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
+from sgpmil.evaluation.metrics import SLIDE_METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.report.figures.confusion_figures import confusion_figure
 from sgpmil.report.figures.curves import reliability_figure, roc_figure
@@ -109,7 +109,7 @@ def _fold_table(assessment: Assessment) -> Table:
         (
             fold.fold,
             f"{fold.slide.num_slides:,}",
-            *(_value(getattr(fold.slide, name), own, name) for name in _SHOWN),
+            *(_value(fold.slide[name], own, name) for name in _SHOWN),
         )
         for fold, own in zip(assessment.folds, intervals, strict=True)
     ]
@@ -138,7 +138,7 @@ def _value(value: float, intervals: Intervals | None, name: str) -> str:
 
 
 def _metric_table(assessment: Assessment) -> Table:
-    summary = assessment.summary
+    of_slides = {metric.key for metric in SLIDE_METRICS}
     single = len(assessment.folds) == 1
     rows = tuple(
         (
@@ -147,8 +147,8 @@ def _metric_table(assessment: Assessment) -> Table:
             *(() if single else (told(metric.sd), told(_least(metric.values)))),
             *(() if single else (told(_most(metric.values)),)),
         )
-        for metric in summary
-        if metric.name in METRIC_NAMES and not math.isnan(metric.mean)
+        for metric in assessment.summary
+        if metric.name in of_slides and not math.isnan(metric.mean)
     )
     header = ("Metric", "Value") if single else ("Metric", "Mean", "SD", "Least", "Greatest")
     what = "All metrics over slides." if single else "All metrics over slides, over the folds."

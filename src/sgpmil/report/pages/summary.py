@@ -3,6 +3,7 @@
 import math
 
 from sgpmil.evaluation.assessment import Assessment
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.report.pages.blocks import Block, Check, KeyFigure, Section, Table
 from sgpmil.report.pages.number_texts import counted, metric_name, told, told_range
 from sgpmil.runs.material import RunFacts, RunMaterial
@@ -134,8 +135,8 @@ def _class_list(material: RunMaterial, facts: RunFacts) -> str:
 def _main_numbers(assessment: Assessment) -> str:
     means = {metric.name: metric for metric in assessment.summary}
     parts = [
-        f"{name} is {told(means[metric].mean)} ({_spread(assessment, metric)})"
-        for metric, name in (("auc", "AUC"), ("balanced_accuracy", "balanced accuracy"))
+        f"{METRICS[key].name} is {told(means[key].mean)} ({_spread(assessment, key)})"
+        for key in ("auc", "balanced_accuracy")
     ]
     return f"The {parts[0]}, {parts[1]}."
 

@@ -6,17 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, log_loss, roc_auc_score
 
-from sgpmil.evaluation.resampled_metrics import ResampledMetrics
-from sgpmil.evaluation.slide_metrics import METRIC_NAMES, slide_metrics
+from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
+from sgpmil.evaluation.resampling import Resampled, SortedSlides
 
 from .tables import table_of
+
+METRIC_NAMES = tuple(metric.key for metric in SLIDE_METRICS)
+
+
+def resampled(probs, labels, counts):
+    """Measure tables by how often each slide occurs."""
+    drawn = Resampled(SortedSlides(table_of(probs, labels)), counts)
+    return np.stack([metric.over(drawn) for metric in SLIDE_METRICS], axis=1)
 
 
 def physically(probs, labels, counts):
     """Repeat the slides, and evaluate the table that results."""
     rows = np.repeat(np.arange(len(labels)), counts)
     metrics = slide_metrics(table_of(probs[rows], labels[rows]))
-    return np.array([getattr(metrics, name) for name in METRIC_NAMES])
+    return np.array([metrics[name] for name in METRIC_NAMES])
 
 
 @st.composite
@@ -38,7 +46,7 @@ def resamplings(draw):
 @given(resamplings())
 def test_counts_are_physical_repetition(resampling):
     probs, labels, tables = resampling
-    found = ResampledMetrics(probs, labels).values(tables)
+    found = resampled(probs, labels, tables)
     expected = np.array([physically(probs, labels, counts) for counts in tables])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True)
 
@@ -50,7 +58,7 @@ def test_counts_are_physical_repetition_of_many_slides(num_classes):
     probs[:, 0] += 1 - probs.sum(axis=1)
     labels = (probs.cumsum(axis=1) < rng.random((700, 1))).sum(axis=1)
     tables = np.stack([np.bincount(rng.integers(0, 700, 700), minlength=700) for _ in range(5)])
-    found = ResampledMetrics(probs, labels).values(tables.astype(np.int32))
+    found = resampled(probs, labels, tables.astype(np.int32))
     expected = np.array([physically(probs, labels, counts) for counts in tables])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True)
 
@@ -60,7 +68,7 @@ def test_against_the_weights_of_sklearn():
     p = rng.integers(1, 20, 80) / 20
     labels, counts = (rng.random(80) < p).astype(int), rng.integers(0, 4, 80)
     probs = np.stack([1 - p, p], axis=1)
-    (row,) = ResampledMetrics(probs, labels).values(counts[None])
+    (row,) = resampled(probs, labels, counts[None])
     found = dict(zip(METRIC_NAMES, row, strict=True))
     assert found["auc"] == pytest.approx(roc_auc_score(labels, p, sample_weight=counts))
     precision = average_precision_score(labels, p, sample_weight=counts)
@@ -72,7 +80,7 @@ def test_against_the_weights_of_sklearn():
 
 def test_a_class_that_was_not_drawn():
     probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]])
-    found = ResampledMetrics(probs, np.array([0, 1, 1])).values(np.array([[2, 0, 0], [0, 1, 3]]))
+    found = resampled(probs, np.array([0, 1, 1]), np.array([[2, 0, 0], [0, 1, 3]]))
     undefined = {
         name for name, value in zip(METRIC_NAMES, found[0], strict=True) if math.isnan(value)
     }
@@ -86,7 +94,7 @@ def test_a_class_that_was_not_drawn():
 def test_a_specificity_that_is_reached_exactly():
     # Drawn 19 times below the positive and once above it: 19 / 20 is specific enough.
     p = np.array([0.1, 0.5, 0.9])
-    metrics = ResampledMetrics(np.stack([1 - p, p], axis=1), np.array([0, 1, 0]))
-    found = metrics.values(np.array([[19, 3, 1], [18, 3, 1]]))
+    probs, labels = np.stack([1 - p, p], axis=1), np.array([0, 1, 0])
+    found = resampled(probs, labels, np.array([[19, 3, 1], [18, 3, 1]]))
     column = METRIC_NAMES.index("sensitivity_at_95_specificity")
     assert found[:, column].tolist() == [1, 0]
