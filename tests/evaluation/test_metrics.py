@@ -1,6 +1,5 @@
 import copy
 import math
-import pickle
 import warnings
 from dataclasses import replace
 
@@ -133,7 +132,7 @@ def test_values_are_items_and_attributes():
     assert found["auc"] == found.auc == found.values["auc"]
     with pytest.raises(AttributeError, match="'loss'"):
         _ = found.loss
-    assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found
+    assert copy.deepcopy(found) == found
 
 
 @given(problems())
@@ -149,7 +148,9 @@ def test_fast_form_with_every_slide_once(problem):
 
 
 def test_metric_without_a_fast_form():
-    class_1 = Metric("share", "share", "share", "neither", (0, 1), lambda t: float(t.labels.mean()))
+    class_1 = Metric(
+        "share", "share", "share", "neither", (0.0, 1.0), lambda t: float(t.labels.mean())
+    )
     counts = np.array([[1, 1, 1], [0, 3, 1]])
     drawn = Resampled(SortedSlides(table_of([[0.9, 0.1]] * 3, [0, 1, 0])), counts)
     np.testing.assert_allclose(class_1.over(drawn), [1 / 3, 3 / 4])

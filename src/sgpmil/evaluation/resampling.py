@@ -30,7 +30,7 @@ class SortedSlides:
         self.num_classes = table.num_classes
 
     @cached_property
-    def cells(self) -> Float[np.ndarray, "n C*C"]:
+    def cells(self) -> Float[np.ndarray, "n K"]:
         """Cell of the confusion matrix that each slide falls into, as an indicator."""
         predicted = self.probs.argmax(axis=1)
         return np.eye(self.num_classes**2)[self.labels * self.num_classes + predicted]

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.comparison.comparability import FoldPredictions
-from sgpmil.evaluation.comparison.compare import SLIDE_METRICS, compare
+from sgpmil.evaluation.comparison.compare import DEFAULT_METRICS, compare
 from sgpmil.evaluation.comparison.delong import delong_test
 from sgpmil.evaluation.comparison.significance import holm
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -36,10 +36,10 @@ def test_every_number_is_that_of_scipy(runs):
     assert found.runs == ("ours", "abmil", "clam")
     assert found.reference == "ours"
     assert found.folds == tuple("012345")
-    assert found.metrics == SLIDE_METRICS
-    assert len(found.tests) == 2 * len(SLIDE_METRICS)
+    assert found.metrics == DEFAULT_METRICS
+    assert len(found.tests) == 2 * len(DEFAULT_METRICS)
     ratio = 20 / 98
-    for metric in SLIDE_METRICS:
+    for metric in DEFAULT_METRICS:
         alternative = "less" if metric in ("ace", "nll", "brier") else "greater"
         a = values_of(runs["ours"], metric)
         plain, corrected, signed = [], [], []
@@ -193,7 +193,7 @@ def test_instance_metrics_are_compared_where_all_runs_have_them(runs):
     seeing = {name: with_instances(run, seed) for seed, (name, run) in enumerate(runs.items())}
     found = compare(seeing)
     assert found.metrics == (
-        *SLIDE_METRICS,
+        *DEFAULT_METRICS,
         "attention_auc",
         "evidence_auc",
         "attention_ap",
@@ -205,7 +205,7 @@ def test_instance_metrics_are_compared_where_all_runs_have_them(runs):
     expected = stats.ttest_rel(a, b, alternative="greater").pvalue
     assert found.test("abmil", "evidence_ap").paired.p_value == pytest.approx(expected)
     part = {**seeing, "abmil": runs["abmil"]}
-    assert compare(part).metrics == SLIDE_METRICS
+    assert compare(part).metrics == DEFAULT_METRICS
     with pytest.raises(PredictionError, match="'evidence_ap' in every run, but 'abmil'"):
         compare(part, metrics=["evidence_ap"])
 
