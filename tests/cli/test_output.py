@@ -23,7 +23,7 @@ def test_sensitivity_is_left_out_where_there_are_several_classes():
     no_auc = MetricSummary("auc", nan, nan, (nan,), 1)
     with console.capture() as capture:
         print_summary([no_auc, sensitivity], "a class is missing")
-    assert "sensitivity at spec. 0.95 is undefined in 1 of 1" in capture.get()
+    assert "sensitivity at 95 % specificity is undefined in 1 of 1" in capture.get()
 
 
 def test_brackets_are_printed():
