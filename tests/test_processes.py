@@ -15,6 +15,7 @@ from sgpmil.errors import SettingsError
 from sgpmil.processes import (
     FileLock,
     ProgressBar,
+    available_cores,
     compute_device,
     handle_signal,
     hold_interrupts,
@@ -241,3 +242,11 @@ def test_without_a_gpu(monkeypatch):
         with pytest.raises(SettingsError, match=name):
             compute_device(name)
     assert compute_device("mps", needs_float64=False).type == "mps"
+
+
+def test_only_the_cores_of_this_process_count(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    assert available_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert available_cores() == 6

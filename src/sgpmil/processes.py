@@ -26,6 +26,7 @@ __all__ = [
     "FileLock",
     "ProgressBar",
     "ProgressBars",
+    "available_cores",
     "compute_device",
     "handle_signal",
     "hold_interrupts",
@@ -131,6 +132,12 @@ def handle_signal(number: signal.Signals, handler: "SignalHandler") -> Iterator[
         signal.signal(number, before)
 
 
+def available_cores() -> int:
+    """Count the cores that this process may use: a container or a job may not use all."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def set_up_worker(on_orphaned: Callable[[], None] | None = None) -> None:
     """Set up a worker process: it ignores Ctrl-C and ends when its parent dies.
 
@@ -183,8 +190,12 @@ class ProgressBar:
 
     def advance(self, num: int | float = 1) -> None:
         """Add units of work that are done."""
-        self._done += num
-        self.bars.update(self._task, completed=self._done)
+        self.reach(self._done + num)
+
+    def reach(self, done: int | float) -> None:
+        """Set the units of work that are done."""
+        self._done = done
+        self.bars.update(self._task, completed=done)
 
     def show(self, *, text: str | None = None, state: str | None = None) -> None:
         """Change the text in front of the bar, or the state behind it."""

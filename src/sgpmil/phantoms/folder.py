@@ -15,12 +15,14 @@ of the slide do.
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context, parent_process
+from itertools import count as count_from
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +30,25 @@ import numpy as np
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import SettingsError, SlideError
-from sgpmil.phantoms.progress import PhantomProgress, phantom_progress
+from sgpmil.options import Options
 from sgpmil.phantoms.pyramid_file import PACKAGES, write_phantom
 from sgpmil.phantoms.scene import PhantomSettings, make_scene
 from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
-from sgpmil.slides.cores import available_cores
+from sgpmil.processes import (
+    available_cores,
+    hold_interrupts,
+    progress_bar,
+    set_up_worker,
+)
 from sgpmil.slides.optional_part import require_package
 
 __all__ = [
     "PhantomFolder",
+    "PhantomOptions",
     "PhantomRecord",
     "PhantomSlide",
     "claim_folder",
+    "draw_phantoms",
     "write_phantoms",
 ]
 
@@ -280,25 +289,105 @@ def write_phantoms(
     try:
         claim_folder(place, record, overwrite=overwrite)
         missing = [slide for slide in slides if not slide.file(place).exists()]
-        with phantom_progress(
+        with progress_bar(
+            "Drawing",
             num_slides,
+            "slides",
             num_done=num_slides - len(missing),
-            num_rows=len(missing) * record.settings.size[1],
             show=show_progress,
-        ) as progress:
-            count = min(workers or available_cores(), len(missing))
-            if count > 1:
-                _write_in_parallel(place, missing, count, progress)
+        ) as bar:
+            before = num_slides - len(missing)
+            numbers = count_from(before + 1)
+
+            def draw(num_rows: int) -> None:
+                bar.reach(before + num_rows / record.settings.size[1])
+
+            def finish(slide_id: str) -> None:
+                bar.log(f"{next(numbers)} of {num_slides}: {slide_id}")
+
+            num_workers = min(workers or available_cores(), len(missing))
+            if num_workers > 1:
+                _write_in_parallel(place, missing, num_workers, draw, finish)
             else:
-                _write_in_turn(place, missing, progress)
+                _write_in_turn(place, missing, draw, finish)
         rows = [f"{slide.slide_id},{slide.case_id},{slide.label}\n" for slide in slides]
         write_text(place / "labels.csv", "slide_id,case_id,label\n" + "".join(rows))
     except OSError as error:
         raise SlideError(
             f"Could not write phantoms to '{place}': {error.strerror or error}. Free some space or "
-            "choose another folder, and run this again: it goes on where it stopped."
+            "choose another folder, and run this again: it resumes."
         ) from error
     return PhantomFolder(place, slides, len(missing))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhantomOptions(Options):
+    """Options of `draw_phantoms`.
+
+    Args:
+        out: Folder to write.
+        num_slides: Number of slides.
+        tumour_share: Share of the tissue that is tumour, on slides that have one.
+        positive_share: Share of the slides that have a tumour.
+        size: Width and height in pixels, such as 8000x6000.
+        mpp: Microns per pixel: 0.25 for 40×, 0.5 for 20×.
+        pen_share: Probability that a slide has marks of a pen.
+        fold_share: Probability that the tissue of a slide is folded somewhere.
+        quality: JPEG quality.
+        seed: Seed; the same seed gives the same slides.
+        workers: Number of processes; one for each core by default.
+        overwrite: Replace phantoms of other settings.
+    """
+
+    out: Path
+    num_slides: int = 20
+    tumour_share: float = 0.05
+    positive_share: float = 0.5
+    size: str = "6144x4608"
+    mpp: float = 0.5
+    pen_share: float = 0.3
+    fold_share: float = 0.5
+    quality: int = 90
+    seed: int = 0
+    workers: int | None = None
+    overwrite: bool = False
+
+
+def draw_phantoms(options: PhantomOptions, *, show_progress: bool = False) -> PhantomFolder:
+    """Write synthetic slides with their truth, as `write_phantoms` does.
+
+    Args:
+        options: The slides.
+        show_progress: Whether to show a bar on standard error.
+
+    Raises:
+        SettingsError: A setting is out of range.
+        SlideError: The folder holds something else, or cannot be written.
+        MissingPartError: An optional package is not installed.
+    """
+    size = re.fullmatch(r"\s*(\d{1,9})\s*[x×X]\s*(\d{1,9})\s*", options.size)
+    if size is None:
+        raise SettingsError(
+            "Expected a size as WIDTHxHEIGHT in pixels, such as 8000x6000, but got "
+            f"'{options.size}'. Change --size."
+        )
+    return write_phantoms(
+        options.out,
+        options.num_slides,
+        PhantomSettings(
+            size=(int(size[1]), int(size[2])),
+            mpp=options.mpp,
+            tumour_share=options.tumour_share,
+            pen_share=options.pen_share,
+            fold_share=options.fold_share,
+            quality=options.quality,
+        ),
+        options.seed,
+        positive_share=options.positive_share,
+        workers=options.workers,
+        overwrite=options.overwrite,
+        show_progress=show_progress,
+    )
 
 
 def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], None]) -> None:
@@ -309,39 +398,49 @@ def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], Non
     write_phantom(slide.file(folder), scene, on_rows=on_rows)
 
 
-def _write_in_turn(folder: Path, slides: list[PhantomSlide], progress: PhantomProgress) -> None:
+def _write_in_turn(
+    folder: Path,
+    slides: list[PhantomSlide],
+    draw: Callable[[int], None],
+    finish: Callable[[str], None],
+) -> None:
     drawn = 0
 
     def count(num_rows: int) -> None:
         nonlocal drawn
         drawn += num_rows
-        progress.drawn(drawn)
+        draw(drawn)
 
     for slide in slides:
         _write_slide(folder, slide, count)
-        progress.finished(slide.slide_id)
+        finish(slide.slide_id)
 
 
 def _write_in_parallel(
-    folder: Path, slides: list[PhantomSlide], workers: int, progress: PhantomProgress
+    folder: Path,
+    slides: list[PhantomSlide],
+    workers: int,
+    draw: Callable[[int], None],
+    finish: Callable[[str], None],
 ) -> None:
     context = get_context("spawn")  # A fork would copy the locks of other threads.
     stop, drawn = context.Event(), context.Value("q", 0)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (stop, drawn))
     try:
-        waiting: dict[Future[None], str] = {
-            pool.submit(_work, folder, slide): slide.slide_id for slide in slides
-        }
+        with hold_interrupts():  # submitting starts the processes
+            waiting: dict[Future[None], str] = {
+                pool.submit(_work, folder, slide): slide.slide_id for slide in slides
+            }
         while waiting:
             done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            progress.drawn(drawn.value)
+            draw(drawn.value)
             for future in done:
                 future.result()
-                progress.finished(waiting.pop(future))
+                finish(waiting.pop(future))
     except BrokenProcessPool as error:
         raise SlideError(
             "Expected the worker processes to finish, but one was ended from outside, perhaps for "
-            "want of memory. Run this again with fewer --workers: it goes on where it stopped."
+            "want of memory. Run this again with fewer --workers: it resumes."
         ) from error
     finally:
         # After a failure or Ctrl-C, slides that are half drawn are given up and removed.
@@ -368,27 +467,18 @@ _worker: _Worker | None = None
 
 def _start_worker(stop: Any, drawn: Any) -> None:
     """Prepare a worker process."""
-    import signal
-
     import cv2
 
     global _worker
-    # Ctrl-C reaches the whole group: the main process alone answers it, through `stop`.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     cv2.setNumThreads(1)
-    _worker = _Worker(stop, drawn, threading.Event(), threading.Event())
-    _worker.idle.set()
-    threading.Thread(target=_end_with_parent, args=(_worker,), daemon=True).start()
+    _worker = worker = _Worker(stop, drawn, threading.Event(), threading.Event())
+    worker.idle.set()
 
-
-def _end_with_parent(worker: _Worker) -> None:
-    """End this process soon after the main one was killed, with its half file removed."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
+    def remove_half_file() -> None:
         worker.orphaned.set()
         worker.idle.wait()
-        os._exit(1)
+
+    set_up_worker(remove_half_file)  # Ctrl-C is answered by the main process, through `stop`
 
 
 def _work(folder: Path, slide: PhantomSlide) -> None:

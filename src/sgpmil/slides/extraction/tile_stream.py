@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sgpmil.processes import hold_interrupts
 from sgpmil.shapes import UInt8
 from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
 from sgpmil.slides.extraction.preparation import PreparedSlide
-from sgpmil.slides.extraction.tile_workers import TileWorkers, without_interrupts
+from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder
 
 __all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
@@ -110,7 +111,7 @@ def tile_stream(
 
     def gather() -> None:
         try:
-            with without_interrupts():  # this thread may start processes, too
+            with hold_interrupts():  # this thread may start processes, too
                 for item in _gather(jobs, workers, folder, settings, batch_size):
                     give(item)
                     if stop.is_set():

@@ -1,14 +1,9 @@
 """Processes that open slides, place patches and decode tiles."""
 
-import os
 import shutil
-import signal
 import tempfile
-import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -16,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.errors import ExtractionError
+from sgpmil.processes import hold_interrupts, set_up_worker
 from sgpmil.shapes import Int, UInt8
 from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
 from sgpmil.slides.extraction.preparation import PreparedSlide, prepare_slide
@@ -25,7 +21,6 @@ from sgpmil.slides.reading import Slide, open_slide
 __all__ = [
     "TileSlots",
     "TileWorkers",
-    "without_interrupts",
 ]
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder of ours is made in it
@@ -71,23 +66,6 @@ _FEWEST_TILES, _MOST_TILES = 4, 64
 decoded, in bounded memory."""
 
 
-@contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back in this thread, and for good in the processes that it starts meanwhile.
-
-    Ctrl-C reaches every process of a terminal. One that is just starting would answer it with a
-    traceback; the parent hears of it when this is over, and decides what it means.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class TileWorkers:
     """A pool of processes, and the memory through which they hand over tiles.
 
@@ -116,7 +94,7 @@ class TileWorkers:
         self._pool = ProcessPoolExecutor(
             num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
         )
-        with without_interrupts():
+        with hold_interrupts():
             for _ in range(num_workers):
                 self._pool.submit(_be_ready)  # starts a process now, not at the first tiles
 
@@ -157,9 +135,8 @@ _open: Slide | None = None
 def _start(folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None:
     """Set up a process."""
     global _slots
-    # Ctrl-C reaches every process of a terminal; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    # The parent cannot remove the memory once it is killed.
+    set_up_worker(lambda: shutil.rmtree(folder, ignore_errors=True))
     import cv2
 
     cv2.setNumThreads(1)  # The processes are the parallelism.
@@ -168,15 +145,6 @@ def _start(folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None
 
 def _be_ready() -> None:
     """Do nothing, in a process that has started."""
-
-
-def _end_with_parent(folder: Path) -> None:
-    """Stop when the parent was killed, and remove the memory it can no longer remove."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
 
 
 def _decode(slot: int, path: Path, coords: Int[np.ndarray, "K 2"], side: int) -> None:
