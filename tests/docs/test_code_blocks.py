@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sgpmil.bags import make_kfold, read_labels, write_splits
+from sgpmil.models import registry
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -28,6 +29,7 @@ def folder(tmp_path, monkeypatch, rng):
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     write_splits(make_kfold(read_labels(tmp_path / "labels.csv"), num_folds=2), tmp_path / "splits")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # blocks register models
     return tmp_path
 
 

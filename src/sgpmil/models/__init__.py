@@ -1,14 +1,14 @@
 """Models that classify bags: one contract, one file a model.
 
-- `contract`: `MILModel`, `ModelOutput`, `Loss`
-- `registry`: `register`, `build_model`, `list_models`; `built_in`: the names of this package's own
+- `contract`: `MILModel`, `ModelOutput`, `Loss`; what a GPU may record of a model
+- `registry`: models by name, with their settings, presets and training
 - `checkpoint`: models on disk, as safetensors and JSON
 - `sgpmil` (and AGP), `abmil`, `clam`, `dsmil`, `transmil`, `dgrmil`, `bayesmil`, `mixmil`,
-  `kernel_attention`, `floors`: the models
+  `kernel_attention`, `baselines`: the models
 - `released`: checkpoints of the authors' released code
-- `embedding`, `encoder`, `pooling`, `likelihood`, `nystrom`, `attention_matrix`,
-  `variational_dropout`, `patch_grid`, `mixed_effects`: the parts models share
-- `precision`: in which arithmetic dense layers are computed
+- `embedding`, `pooling`, `likelihood`: layers and losses that models share
+- `nystrom` (TransMIL, DGR-MIL), `patch_grid` (BayesMIL), `mixed_effects` (MixMIL): parts of models
+- `precision`: number formats of dense layers
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,9 @@ from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from sgpmil.models.checkpoint import CheckpointInfo, load_model, save_model
-    from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings
+    from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
+    from sgpmil.models.embedding import relu_layers
+    from sgpmil.models.pooling import bag_softmax, pool
     from sgpmil.models.registry import build_model, list_models, register, resolve_settings
     from sgpmil.models.released import import_released, read_released_checkpoint
     from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
@@ -30,14 +32,18 @@ else:
             "MILModel": "contract",
             "ModelOutput": "contract",
             "ModelSettings": "contract",
+            "Recordable": "contract",
             "SGPMIL": "sgpmil",
             "SGPMILSettings": "sgpmil",
+            "bag_softmax": "pooling",
             "build_model": "registry",
             "import_released": "released",
             "list_models": "registry",
             "load_model": "checkpoint",
+            "pool": "pooling",
             "read_released_checkpoint": "released",
             "register": "registry",
+            "relu_layers": "embedding",
             "resolve_settings": "registry",
             "save_model": "checkpoint",
         },
@@ -72,13 +78,17 @@ __all__ = [
     "MILModel",
     "ModelOutput",
     "ModelSettings",
+    "Recordable",
     "SGPMILSettings",
+    "bag_softmax",
     "build_model",
     "import_released",
     "list_models",
     "load_model",
+    "pool",
     "read_released_checkpoint",
     "register",
+    "relu_layers",
     "resolve_settings",
     "save_model",
 ]
