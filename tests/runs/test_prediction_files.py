@@ -1,17 +1,24 @@
+import csv
 import math
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.summary import evaluate
+from sgpmil.evaluation.uncertainty.conformal import fit_conformal
+from sgpmil.evaluation.uncertainty.decisions import decide
+from sgpmil.evaluation.uncertainty.deferral import fit_deferral
 from sgpmil.runs.prediction_files import (
     PredictionTable,
     read_predictions,
     write_predictions,
+    write_predictions_csv,
 )
 from tests.evaluation.tables import random_table, table_of
+from tests.evaluation.uncertain_tables import model_table
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])
@@ -142,8 +149,6 @@ def test_damaged_parquet(tmp_path):
 
 
 def test_metadata_that_does_not_fit(tmp_path):
-    import pyarrow.parquet as pq
-
     path = tmp_path / "p.parquet"
     write_predictions(path, random_table(3, 3))
     table = pq.read_table(path)
@@ -317,3 +322,43 @@ def test_metrics_of_another_system_are_those_of_its_numbers(tmp_path):
     assert metrics.accuracy == 0.5
     assert metrics.auc == 1
     assert metrics.nll == pytest.approx(-(math.log(0.9) + math.log(0.4)) / 2)
+
+
+# Decisions beside the predictions
+
+
+def columns_of(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pydict()
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "write_table"), [("p.csv", write_predictions_csv), ("p.parquet", write_predictions)]
+)
+def test_decisions_are_two_more_columns(tmp_path, name, write_table):
+    table, validation = model_table(12, 3, seed=1), model_table(60, 3, seed=2)
+    path = tmp_path / name
+    write_table(path, table)
+    before, columns = read_predictions(path), columns_of(path)
+    conformal = fit_conformal(validation, 0.8)
+    decisions = decide(table, conformal, fit_deferral(validation, 0.25))
+    write_table(path, table, decisions)
+    found = columns_of(path)
+    assert found.pop("prediction_set") == ["|".join(d.prediction_set) for d in decisions]
+    assert found.pop("defer") == ["yes" if d.deferred else "no" for d in decisions]
+    assert found == columns
+    after = read_predictions(path)
+    assert after.class_names == before.class_names
+    np.testing.assert_array_equal(after.probs, before.probs)
+    np.testing.assert_array_equal(after.std, before.std)
+    assert after.labels.tolist() == before.labels.tolist()
+    content = path.read_bytes()
+    shuffled = PredictionTable(table.predictions[::-1], table.class_names)
+    for other in (shuffled, PredictionTable(table.predictions[1:], table.class_names)):
+        with pytest.raises(PredictionError, match="in their order"):
+            write_table(path, table, decide(other, conformal))
+    assert path.read_bytes() == content
+    assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -159,3 +161,19 @@ def test_the_folder_of_a_fold_knows_its_run_and_other_folders_do_not(run, tmp_pa
     write_prediction_folder(tmp_path / "folder", table.predictions, table.class_names)
     assert open_results(tmp_path / "folder").run is None
     assert len(open_results(tmp_path / "folder").load()) == 1
+
+
+@pytest.mark.slow
+def test_results_are_evaluated_without_importing_training(run):
+    code = """
+import sys
+from sgpmil.cli.main import run
+try:
+    run(["evaluate", sys.argv[1]])
+finally:
+    print([name for name in sys.modules if name.startswith(("sgpmil.training", "lightning"))])
+"""
+    command = [sys.executable, "-c", code, str(run.path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "[]"

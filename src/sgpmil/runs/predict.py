@@ -17,13 +17,18 @@ from sgpmil.evaluation.uncertainty.conformal import (
     conformal_method,
     fit_conformal,
 )
-from sgpmil.evaluation.uncertainty.decisions import Decision, add_decisions, decide
+from sgpmil.evaluation.uncertainty.decisions import Decision, decide
 from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.models import load_model
 from sgpmil.processes import compute_device, progress_bar
 from sgpmil.runs.description import is_run
-from sgpmil.runs.prediction_files import read_predictions, write_predictions_csv
+from sgpmil.runs.prediction_files import (
+    TABLE,
+    read_predictions,
+    write_predictions,
+    write_predictions_csv,
+)
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
 
@@ -165,11 +170,10 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             on_bag=lambda _: bar.advance(),
         )
         table = write_prediction_folder(options.out, found, info.class_names, keep_instances=False)
-    write_predictions_csv(options.out / "predictions.csv", table)
     decisions = decide(table, rules.conformal, rules.deferral)
+    write_predictions_csv(options.out / "predictions.csv", table, decisions)
     if rules.calibration is not None:
-        for name in ("predictions.csv", "predictions.parquet"):
-            add_decisions(options.out / name, decisions)
+        write_predictions(options.out / TABLE, table, decisions)
     return PredictedFolder(options.out, table, decisions, rules.notes(table, decisions))
 
 

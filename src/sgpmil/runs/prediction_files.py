@@ -35,6 +35,7 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
+from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.shapes import Float
 
 __all__ = [
@@ -60,16 +61,23 @@ _PATIENT = ("case_id", "PATIENT", "patient")
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
 
-def write_predictions(path: FilePath, table: PredictionTable) -> None:
+def write_predictions(
+    path: FilePath, table: PredictionTable, decisions: Sequence[Decision] = ()
+) -> None:
     """Write predictions as parquet, a row a slide.
 
     Columns: ``slide_id, case_id, label, p_0 … p_{C-1}, std_0 … std_{C-1}, entropy,
     expected_entropy, mutual_information``; the names of the classes are in the file's metadata.
-    Scores of instances are not written (see `write_instance_scores`).
+    Decisions add ``prediction_set``, the names of the classes joined by ``|``, and ``defer``, yes
+    or no. Scores of instances are not written (see `write_instance_scores`).
 
     Args:
         path: File to write; replaced whole where it exists.
         table: Predictions.
+        decisions: Decisions on these slides, in their order.
+
+    Raises:
+        PredictionError: The decisions are on other slides.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -86,30 +94,39 @@ def write_predictions(path: FilePath, table: PredictionTable) -> None:
         columns[f"std_{c}"] = pa.array(table.std[:, c], double)
     for name in _MEASURES:
         columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
+    for name, values in _decision_columns(table, decisions).items():
+        columns[name] = pa.array(values, pa.string())
     metadata = json.dumps({"format": _FORMAT, "class_names": list(table.class_names)})
     content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
     with atomic_path(path) as temporary:
         pq.write_table(content, temporary)
 
 
-def write_predictions_csv(path: FilePath, table: PredictionTable) -> None:
+def write_predictions_csv(
+    path: FilePath, table: PredictionTable, decisions: Sequence[Decision] = ()
+) -> None:
     """Write predictions for a spreadsheet; `read_predictions` reads them back, to six digits.
 
     Args:
         path: File to write; replaced whole where it exists.
-        table: The predictions.
+        table: Predictions.
+        decisions: Decisions on these slides, in their order.
+
+    Raises:
+        PredictionError: The decisions are on other slides.
     """
-    columns = range(table.num_classes)
+    columns, decided = range(table.num_classes), _decision_columns(table, decisions)
     with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file)
         names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *_MEASURES)
-        writer.writerow(["slide_id", "case_id", "label", "predicted", *names])
-        for p in table.predictions:
+        writer.writerow(["slide_id", "case_id", "label", "predicted", *names, *decided])
+        for row, p in enumerate(table.predictions):
             numbers = (*p.probs, *p.std, *(getattr(p, name) for name in _MEASURES))
             label = "" if p.label is None else p.label
             name = table.class_names[p.predicted_class]
             cells = ("" if math.isnan(number) else f"{number:.6f}" for number in numbers)
-            writer.writerow([p.slide_id, p.case_id, label, name, *cells])
+            texts = (values[row] for values in decided.values())
+            writer.writerow([p.slide_id, p.case_id, label, name, *cells, *texts])
 
 
 def read_predictions(path: FilePath) -> PredictionTable:
@@ -142,6 +159,20 @@ def require_file(file: Path, what: str) -> None:
         raise PredictionError(
             f"Expected a file of {what} at '{file}', but there is none. Check the path."
         )
+
+
+def _decision_columns(
+    table: PredictionTable, decisions: Sequence[Decision]
+) -> dict[str, list[str]]:
+    if not decisions:
+        return {}
+    if tuple(decision.slide_id for decision in decisions) != table.slide_ids:
+        raise PredictionError(
+            "Expected decisions on the slides of the predictions, in their order, but got others. "
+            "Decide on these predictions."
+        )
+    names = decisions[0].columns
+    return {name: [decision.columns[name] for decision in decisions] for name in names}
 
 
 def _read_parquet(file: Path) -> tuple[Columns, tuple[str, ...] | None]:

@@ -8,7 +8,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,14 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions
 
 __all__ = [
     "is_prediction_folder",
     "read_instance_scores",
     "read_prediction_folder",
+    "read_prediction_sets",
     "read_slide_scores",
     "write_instance_scores",
     "write_prediction_folder",
@@ -116,6 +118,29 @@ def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> Instance
     return read_instance_scores(path) if path.exists() else None
 
 
+def read_prediction_sets(
+    folder: str | os.PathLike[str], class_names: Sequence[str]
+) -> dict[str, tuple[str, ...] | None]:
+    """Read the prediction sets of ``sgpmil predict --coverage`` by slide; empty without any.
+
+    A set is None where its names are ambiguous, as of classes ``a``, ``b`` and ``a|b``.
+
+    Args:
+        folder: Folder of predictions.
+        class_names: Name of each class.
+    """
+    file = Path(folder) / TABLE
+    if not file.is_file():
+        return {}
+    import pyarrow.parquet as pq
+
+    if "prediction_set" not in pq.read_schema(file).names:
+        return {}
+    content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
+    pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
+    return {slide_id: _members(names, class_names) for slide_id, names in pairs if names}
+
+
 def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:
     """Write the scores of one slide's instances as HDF5.
 
@@ -174,6 +199,20 @@ def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
         **found,
         patch_size=None if patch_size is None else int(patch_size),
     )
+
+
+def _members(text: str, class_names: Sequence[str]) -> tuple[str, ...] | None:
+    """Find the classes, in their order, whose names make a text; None unless just one way does."""
+    # Ways to make the beginnings of the text, by their length; two are enough to know better.
+    ways: dict[int, list[tuple[str, ...]]] = {0: [()]}
+    for name in class_names:
+        for end, found in list(ways.items()):
+            part = name if end == 0 else f"{SET_SEPARATOR}{name}"
+            if text.startswith(part, end):
+                longer = [(*names, name) for names in found]
+                ways[end + len(part)] = [*ways.get(end + len(part), []), *longer][:2]
+    whole = ways.get(len(text), [])
+    return whole[0] if len(whole) == 1 else None
 
 
 def _scores_path(folder: Path, slide_id: str) -> Path:

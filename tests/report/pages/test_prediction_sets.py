@@ -7,10 +7,11 @@ import pytest
 
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.decisions import add_decisions, decide
-from sgpmil.report.pages.prediction_sets import run_sets, slide_sets, stored_sets
+from sgpmil.evaluation.uncertainty.decisions import decide
+from sgpmil.report.pages.prediction_sets import run_sets, slide_sets
 from sgpmil.runs.material import MaterialFold, RunMaterial
-from sgpmil.runs.prediction_folder import write_prediction_folder
+from sgpmil.runs.prediction_files import write_predictions
+from sgpmil.runs.prediction_folder import read_prediction_sets, write_prediction_folder
 from sgpmil.runs.run import Run
 
 CLASSES = ("normal", "tumour")
@@ -81,10 +82,10 @@ def test_another_slide_of_the_patient_spoils_the_promise(fold):
 
 def test_sets_that_were_written_with_predictions(fold, tmp_path):
     write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
-    assert stored_sets(tmp_path, CLASSES) == {}
+    assert read_prediction_sets(tmp_path, CLASSES) == {}
     decisions = decide(fold.test, fit_conformal(fold.validation, 0.8))
-    add_decisions(tmp_path / "predictions.parquet", decisions)
-    stored = stored_sets(tmp_path, CLASSES)
+    write_predictions(tmp_path / "predictions.parquet", fold.test, decisions)
+    stored = read_prediction_sets(tmp_path, CLASSES)
     assert stored == {d.slide_id: d.prediction_set for d in decisions}
     found = slide_sets(replace(fold, validation=None), 0.8, stored)
     assert [one.names for one in found] == [d.prediction_set for d in decisions]
@@ -119,13 +120,13 @@ def test_names_of_classes_may_hold_the_separator(tmp_path, names, sets):
         }
     )
     pq.write_table(written, tmp_path / "predictions.parquet")
-    assert list(stored_sets(tmp_path, names).values()) == sets
+    assert list(read_prediction_sets(tmp_path, names).values()) == sets
 
 
 def test_a_set_that_can_be_read_in_two_ways_is_not_guessed(fold, tmp_path):
     written = pa.table({"slide_id": ["t0", "t1"], "prediction_set": ["a|b", "b"]})
     pq.write_table(written, tmp_path / "predictions.parquet")
-    stored = stored_sets(tmp_path, ("a", "b", "a|b"))
+    stored = read_prediction_sets(tmp_path, ("a", "b", "a|b"))
     assert stored == {"t0": None, "t1": ("b",)}
     found = slide_sets(replace(fold, validation=None), 0.9, stored)
     assert found[0].names is None

@@ -1,21 +1,19 @@
 """The classes a slide may be of, with the promise that goes with them, in words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
+from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.report.pages.number_texts import counted
 from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.prediction_folder import read_prediction_sets
 
-__all__ = ["SlideSet", "run_sets", "slide_sets", "stored_sets"]
-
-_SEPARATOR = "|"
-"""Between the names of a set that was written with the predictions."""
+__all__ = ["SlideSet", "run_sets", "slide_sets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def run_sets(material: RunMaterial, coverage: float) -> dict[str, tuple[SlideSet
     Raises:
         PredictionError: The classes of the validation slides are others.
     """
-    stored = stored_sets(material.path, material.class_names)
+    stored = read_prediction_sets(material.path, material.class_names)
     known = None if material.run is not None and not stored else stored
     return {fold.name: slide_sets(fold, coverage, known) for fold in material.folds}
 
@@ -62,7 +60,7 @@ def slide_sets(
     Args:
         fold: The fold.
         coverage: Promised share of slides whose set holds their label.
-        stored: Sets that were written with the predictions (see `stored_sets`), for a fold
+        stored: Sets that were written with the predictions (see `read_prediction_sets`), for a fold
             without validation slides; None where they are not of ``sgpmil predict``, but of
             a run's own fold.
 
@@ -83,41 +81,6 @@ def slide_sets(
     return _calibrated(fold.test, predictor, validation)
 
 
-def stored_sets(path: Path, class_names: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-    """Read the sets that ``sgpmil predict --coverage`` wrote; empty where there are none.
-
-    A set is None where its names cannot be told apart, as of classes ``a``, ``b`` and ``a|b``.
-
-    Args:
-        path: Folder of predictions.
-        class_names: Name of each class.
-    """
-    file = path / "predictions.parquet"
-    if not file.is_file():
-        return {}
-    import pyarrow.parquet as pq
-
-    if "prediction_set" not in pq.read_schema(file).names:
-        return {}
-    content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
-    pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
-    return {slide_id: _members(names, class_names) for slide_id, names in pairs if names}
-
-
-def _members(text: str, class_names: Sequence[str]) -> tuple[str, ...] | None:
-    """Find the classes, in their order, whose names make a text; None unless just one way does."""
-    # Ways to make the beginnings of the text, by their length; two are enough to know better.
-    ways: dict[int, list[tuple[str, ...]]] = {0: [()]}
-    for name in class_names:
-        for end, found in list(ways.items()):
-            part = name if end == 0 else f"{_SEPARATOR}{name}"
-            if text.startswith(part, end):
-                longer = [(*names, name) for names in found]
-                ways[end + len(part)] = [*ways.get(end + len(part), []), *longer][:2]
-    whole = ways.get(len(text), [])
-    return whole[0] if len(whole) == 1 else None
-
-
 def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) -> SlideSet:
     """Give the set that was written with a prediction, or say why there is none."""
     if stored is None:
@@ -133,7 +96,7 @@ def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) 
     if names is None:
         why = (
             "No prediction set can be given: the names of the classes in the one that was written "
-            f"with the prediction cannot be told apart, as they hold “{_SEPARATOR}”."
+            f"with the prediction cannot be told apart, as they hold “{SET_SEPARATOR}”."
         )
         return SlideSet(None, False, why)
     told = (
