@@ -25,11 +25,11 @@ from sgpmil.experiments.workload import bag_sizes
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
+from sgpmil.training.engines import OptimiserSteps, PlainEngine
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recorded_steps import recorded_steps
 from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.steps import OptimiserSteps
 
 IN_DIM = 1024
 
@@ -123,22 +123,16 @@ def main() -> None:
         recorded = recorded_steps(steps, train)
         if recorded is None:
             raise SystemExit(f"Steps of {options.model} cannot be recorded.")
-        found = seconds(lambda r=recorded, g=groups: r.epoch(g, lambda: None), options.rounds)
+        batches = PackedBatches(train, groups)
+        found = seconds(lambda r=recorded, b=batches: r.epoch(b), options.rounds)
         print(f"{count} bags a step, recorded: {found:.4f} s an epoch")
         fitted = fit_seconds(options.model, count, options.precision, train, 2 * options.rounds)
         print(f"{count} bags a step, fit: {fitted:.4f} s an epoch")
-        print(kernels(lambda r=recorded, g=groups: r.epoch(g, lambda: None)))
+        print(kernels(lambda r=recorded, b=batches: r.epoch(b)))
         if options.plain:
-            plain = steps_of(options.model, count, options.precision, len(train))
-            batches = PackedBatches(train, groups)
-
-            def epoch(plain: OptimiserSteps = plain, batches: PackedBatches = batches) -> None:
-                for number in range(len(batches)):
-                    _, loss = plain.forward(batches[number].to("cuda"))
-                    plain.backward(loss)
-                    plain.step()
-
-            print(f"{count} bags a step, plain: {seconds(epoch, 3):.4f} s an epoch", flush=True)
+            plain = PlainEngine(steps_of(options.model, count, options.precision, len(train)))
+            found = seconds(lambda p=plain, b=batches: p.epoch(b), 3)
+            print(f"{count} bags a step, plain: {found:.4f} s an epoch", flush=True)
     model = steps.model.eval()
 
     def prediction() -> None:

@@ -31,7 +31,7 @@ from sgpmil.experiments.mnist import mnist_bags
 from sgpmil.experiments.model_rows import spread_of
 from sgpmil.experiments.model_study import colon_bags, model_variant
 from sgpmil.experiments.study import StudySet, Variant, plan_jobs, run_jobs
-from sgpmil.training.defaults import default_training, resolve_training
+from sgpmil.training.settings import default_training, resolve_training
 
 METRICS = {"auc": "bag AUC", "ace": "ACE", "attention_auc": "instance AUC", "nll": "NLL"}
 COLUMNS = 1 + len(METRICS)

@@ -86,4 +86,6 @@ def test_what_a_reading_or_painting_process_imports_is_light(module):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert module in loaded
-    assert loaded.isdisjoint({"torch", "scipy", "sklearn", "pandas", "matplotlib", "lightning"})
+    assert loaded.isdisjoint(
+        {"torch", "scipy", "sklearn", "pandas", "matplotlib", "lightning_fabric"}
+    )

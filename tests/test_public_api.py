@@ -8,6 +8,7 @@ import sgpmil
 
 HEAVY = (
     "lightning",
+    "lightning_fabric",
     "matplotlib",
     "openslide",
     "pandas",

@@ -84,6 +84,6 @@ def test_training_imports_beside_the_torchvision_that_is_installed(tmp_path):
     assert (found.stdout, found.returncode) == ("False\n", 0), found.stderr
 
 
-def test_what_needs_no_lightning_does_not_wait_for_it(tmp_path):
-    code = "import sys, sgpmil.runs.material; print('lightning' in sys.modules)"
+def test_the_training_room_is_imported_without_fabric(tmp_path):
+    code = "import sys, sgpmil.training.cross_validation; print('lightning_fabric' in sys.modules)"
     assert in_new_process(code, tmp_path).stdout == "False\n"

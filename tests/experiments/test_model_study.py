@@ -15,7 +15,7 @@ from sgpmil.experiments.model_study import (
     plan_timing,
 )
 from sgpmil.models.registry import list_models, resolve_settings
-from sgpmil.training.defaults import default_training
+from sgpmil.training.settings import default_training
 from tests.experiments.tiny_data import write_classic, write_colon, write_mnist
 
 

@@ -12,9 +12,8 @@ from sgpmil.experiments.recipe import (
     load_recipe,
     starter_recipe,
 )
-from sgpmil.training import defaults
-from sgpmil.training.defaults import default_training
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training import settings
+from sgpmil.training.settings import TrainingSettings, default_training
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ OWN = TrainingSettings(epochs=5, optimiser="adam", select="best", patience=2, va
 def own_training(monkeypatch):
     """Give ABMIL settings that differ from SGPMIL's wherever a test looks."""
     found = {"abmil": OWN, "sgpmil": TrainingSettings()}
-    monkeypatch.setattr(defaults, "default_training", found.__getitem__)
+    monkeypatch.setattr(settings, "default_training", found.__getitem__)
 
 
 @pytest.mark.usefixtures("own_training")

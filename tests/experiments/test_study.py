@@ -13,8 +13,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import RunFolderError, SettingsError, SplitError, TrainingError
 from sgpmil.experiments.model_study import colon_bags
 from sgpmil.experiments.study import StudySet, Variant, load_set, plan_jobs, run_jobs
-from sgpmil.training.defaults import default_training
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, default_training
 from tests.experiments.tiny_data import write_classic, write_colon
 
 pytestmark = pytest.mark.slow

@@ -55,7 +55,13 @@ def test_a_new_run_says_what_made_it(tmp_path):
     assert content["settings"]["training"]["seed"] == 5
     assert content["settings"]["data_fingerprint"] == "abc"
     assert content["settings"]["model_settings"] == {"hidden_dims": [8, 4]}
-    assert content["versions"].keys() >= {"sgpmil", "torch", "gpytorch", "lightning", "numpy"}
+    assert content["versions"].keys() >= {
+        "sgpmil",
+        "torch",
+        "gpytorch",
+        "lightning-fabric",
+        "numpy",
+    }
     import torch
 
     assert content["versions"]["torch"] == torch.__version__.split("+")[0] or (

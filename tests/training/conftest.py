@@ -13,7 +13,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.models import registry
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.training.fit import fit
-from sgpmil.training.lightning_module import LightningModel
+from sgpmil.training.loop import TrainingLoop
 from sgpmil.training.settings import TrainingSettings
 
 TINY: dict[str, dict[str, Any]] = {
@@ -66,7 +66,16 @@ def files_under(folder: Path) -> dict[str, bytes]:
 
 
 def train(
-    folder=None, *, model="sgpmil", bags=None, val=None, resume=False, on_epoch=None, **values
+    folder=None,
+    *,
+    model="sgpmil",
+    bags=None,
+    val=None,
+    resume=False,
+    on_epoch=None,
+    callbacks=(),
+    loggers=(),
+    **values,
 ):
     return fit(
         toy_bags() if bags is None else bags,
@@ -77,6 +86,8 @@ def train(
         folder=folder,
         resume=resume,
         on_epoch=on_epoch,
+        callbacks=callbacks,
+        loggers=loggers,
     )
 
 
@@ -102,14 +113,11 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give each epoch a validation metric by hand."""
 
     def give(values: list[float], name: str = "loss") -> None:
-        def on_validation_epoch_end(self: LightningModel) -> None:
-            self.val_predictions.clear()
-            self.val_loss.clear()
+        def validate(self: TrainingLoop) -> dict[str, float]:
             made_up = {"val_loss": 0.0, "val_balanced_accuracy": 0.0, "val_auc": 0.0}
-            made_up[f"val_{name}"] = values[self.current_epoch]
-            self.epoch_metrics |= made_up
+            return made_up | {f"val_{name}": values[self.model.epoch]}
 
-        monkeypatch.setattr(LightningModel, "on_validation_epoch_end", on_validation_epoch_end)
+        monkeypatch.setattr(TrainingLoop, "validate", validate)
 
     return give
 

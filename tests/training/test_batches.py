@@ -13,7 +13,7 @@ from sgpmil.training.batches import (
     draw_epoch,
     epoch_batches,
     read_ahead,
-    sequential_loader,
+    sequential_batches,
     store_reader,
 )
 
@@ -66,7 +66,7 @@ def test_without_replacement_every_bag_comes_once_in_another_order():
 
 
 @pytest.mark.parametrize("balanced", [True, False])
-def test_the_loader_packs_the_drawn_bags_in_order(balanced):
+def test_an_epoch_packs_the_drawn_bags_in_order(balanced):
     bags = toy_bags(7)
     order = draw_epoch([i % 2 for i in range(7)], seed=2, epoch=5, balanced=balanced)
     batches = list(epoch_batches(bags, seed=2, epoch=5, balanced=balanced, bags_per_step=3))
@@ -77,9 +77,9 @@ def test_the_loader_packs_the_drawn_bags_in_order(balanced):
     assert torch.equal(torch.cat([batch.features for batch in batches]), expected)
 
 
-def test_the_sequential_loader_gives_every_bag_once_in_order():
+def test_sequential_batches_give_every_bag_once_in_order():
     bags = toy_bags(5)
-    batches = list(sequential_loader(bags, 2))
+    batches = list(sequential_batches(bags, 2))
     assert [batch.slide_ids for batch in batches] == [("s0", "s1"), ("s2", "s3"), ("s4",)]
 
 
@@ -94,7 +94,7 @@ def test_the_sequential_loader_gives_every_bag_once_in_order():
     ],
 )
 def test_a_batch_has_at_most_so_many_bags_and_instances(most, groups):
-    batches = list(sequential_loader(toy_bags(5), 4, most))
+    batches = list(sequential_batches(toy_bags(5), 4, most))
     assert [batch.num_bags for batch in batches] == groups
     assert [s for b in batches for s in b.slide_ids] == ["s0", "s1", "s2", "s3", "s4"]
 
@@ -156,3 +156,13 @@ def test_bags_on_a_device_are_packed_by_the_thread_that_trains_on_them(monkeypat
     found = [batch.slide_ids for batch in read_ahead(batches, torch.device("cpu"))]
     assert found == [("s0", "s1"), ("s2", "s3"), ("s4",)]
     assert set(threads) == {threading.main_thread()}
+
+
+def test_processes_divide_each_step_and_their_shares_are_of_its_bags():
+    batches = PackedBatches(toy_bags(8), [[0, 1, 2, 3, 4], [5, 6], [7]])
+    first, second = (batches.divided(rank, 2) for rank in range(2))
+    assert first.groups == [[0, 2, 4], [5], [7]]
+    assert second.groups == [[1, 3], [6], [7]]  # without a bag of its own it computes one
+    assert first.shares == [3 / 5, 1 / 2, 1.0]
+    assert second.shares == [2 / 5, 1 / 2, 0.0]
+    assert batches.shares == [1.0, 1.0, 1.0]

@@ -1,6 +1,9 @@
 import json
 import os
+import signal
+import warnings
 from dataclasses import replace
+from typing import get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.split_files import write_splits
 from sgpmil.bags.splits import Fold, MissingSlideWarning, SharedCaseWarning
+from sgpmil.cli.train_command import train
 from sgpmil.errors import (
     BagError,
     LabelError,
@@ -22,14 +26,26 @@ from sgpmil.errors import (
 )
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
+from sgpmil.gpu.resident import on_device
+from sgpmil.models.registry import build_model
+from sgpmil.processes import ProgressBar, progress_bars
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.run import Run, run_lock
 from sgpmil.training import cross_validation
-from sgpmil.training.cross_validation import cross_validate
+from sgpmil.training.cross_validation import cross_validate, default_folds_at_once
+from sgpmil.training.engines import PlainEngine
 from sgpmil.training.fit import fit
-from sgpmil.training.progress import FoldProgress
 
-from .conftest import TINY, StopHere, epochs_of, files_under, quick, toy_bags
+from .conftest import (
+    TINY,
+    StopHere,
+    epochs_of,
+    file_weights,
+    files_under,
+    quick,
+    same_weights,
+    toy_bags,
+)
 
 
 def fold(name, test, val=()):
@@ -276,13 +292,25 @@ def test_the_models_own_training_is_the_default_fold_by_fold(tmp_path, own_train
 
 def test_the_bar_is_told_of_every_fold_that_is_trained(tmp_path, monkeypatch):
     calls = []
-    for name in ("epoch", "trained", "say"):
-        monkeypatch.setattr(FoldProgress, name, lambda self, *values, name=name: calls.append(name))
+    for name in ("advance", "finish", "say"):
+        monkeypatch.setattr(ProgressBar, name, lambda self, *values, name=name: calls.append(name))
     run_all(tmp_path / "run", only_folds=["1"], epochs=1)
-    assert calls == ["epoch", "trained", "say"]
+    assert calls == ["advance", "finish", "say"]
     calls.clear()
     run_all(tmp_path / "run", folds=FOLDS, epochs=1, resume=True, only_folds=["0"])
-    assert calls == ["epoch", "trained", "say", "say"]
+    assert calls == ["advance", "finish", "say", "say"]
+
+
+def test_an_epoch_moves_the_bar_and_says_how_it_goes():
+    with progress_bars("epochs", show=False) as bars, bars.bar("fold 0", 5) as bar:
+        show = cross_validation._show_epochs(bar)
+        show({"epoch": 1, "train_loss": 0.51234})  # a resumed fold
+        assert bar.count == "2 of 5"
+        (task,) = bars.bars.tasks
+        assert task.fields["state"] == "loss 0.512"
+        show({"epoch": 2, "train_loss": 0.5, "val_loss": 0.25, "val_balanced_accuracy": 0.875})
+        assert bar.count == "3 of 5"
+        assert task.fields["state"] == "loss 0.500  val loss 0.250  balanced accuracy 0.875"
 
 
 def test_folds_without_validation_cannot_choose_the_best_epoch():
@@ -300,9 +328,9 @@ def test_a_fold_that_trains_on_one_class_is_refused():
 
 
 def test_resume_skips_what_is_done_and_completes_what_is_missing(done, tmp_path, monkeypatch):
-    original, fitted = cross_validation.fit, []
+    original, fitted = cross_validation.fit_fold, []
 
-    def fail_in_the_second_fold(train, **options):
+    def fail_in_the_second_fold(*parts, **options):
         fitted.append(options["folder"].name)
         if len(fitted) == 2:
 
@@ -310,9 +338,9 @@ def test_resume_skips_what_is_done_and_completes_what_is_missing(done, tmp_path,
                 raise StopHere
 
             options["on_epoch"] = stop
-        return original(train, **options)
+        return original(*parts, **options)
 
-    monkeypatch.setattr(cross_validation, "fit", fail_in_the_second_fold)
+    monkeypatch.setattr(cross_validation, "fit_fold", fail_in_the_second_fold)
     run = tmp_path / "run"
     with pytest.raises(StopHere):
         run_all(run)
@@ -419,3 +447,184 @@ def test_some_slides_without_coordinates_are_found_before_training(tmp_path):
     with pytest.raises(BagError, match=r"1 of 12 have none \(first: '.*'\).*spatial=false"):
         cross_validate(bags, folds, model="bayesmil", run=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+CPU = torch.device("cpu")
+
+
+def folds_of(count, bags):
+    """Give each fold another few bags to test, and the next ones to validate with."""
+    names = bags.slide_ids
+    folds = []
+    for k in range(count):
+        test, val = names[2 * k : 2 * k + 2], names[2 * k + 2 : 2 * k + 4]
+        train = tuple(name for name in names if name not in (*test, *val))
+        folds.append(Fold(str(k), train, val, test))
+    return folds
+
+
+def run_at_once(run, *, bags=None, count=4, at_once, resume=False, **values):
+    bags = toy_bags(14) if bags is None else bags
+    return cross_validate(
+        bags,
+        folds_of(count, bags),
+        model_settings=TINY["sgpmil"],
+        training=quick(**values),
+        run=run,
+        resume=resume,
+        folds_at_once=at_once,
+        progress=False,
+    )
+
+
+def same_runs(one, other):
+    for mine, theirs in zip(one.predictions, other.predictions, strict=True):
+        assert mine.slide_ids == theirs.slide_ids
+        np.testing.assert_array_equal(mine.probs, theirs.probs)
+        np.testing.assert_array_equal(mine.std, theirs.std)
+    for fold in Run.open(one.folder).folds:
+        for name in ("best.safetensors", "last.safetensors"):
+            paths = [result.folder / f"fold-{fold}" / name for result in (one, other)]
+            assert same_weights(*(file_weights(path) for path in paths))
+        curves = [result.folder / f"fold-{fold}" / "metrics.csv" for result in (one, other)]
+        assert curves[0].read_text() == curves[1].read_text()
+
+
+@pytest.mark.slow
+def test_folds_at_once_are_what_they_are_one_after_another(tmp_path):
+    alone = run_at_once(tmp_path / "alone", at_once=1, select="best")
+    filters, handler = list(warnings.filters), signal.getsignal(signal.SIGTERM)
+    together = run_at_once(tmp_path / "together", at_once=3, select="best")
+    same_runs(alone, together)
+    assert set(files_under(alone.folder)) == set(files_under(together.folder))
+    # What belongs to the whole process is as it was.
+    assert warnings.filters == filters
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.slow
+def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
+    whole = run_at_once(tmp_path / "whole", at_once=1, epochs=12)
+    fit = cross_validation.fit_fold
+    asked = []
+
+    def interrupted(*args, **values):
+        report = values["on_epoch"]
+
+        def on_epoch(metrics):
+            report(metrics)
+            if metrics["epoch"] == 1 and not asked:
+                asked.append(1)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return fit(*args, **(values | {"on_epoch": on_epoch}))
+
+    monkeypatch.setattr(cross_validation, "fit_fold", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_at_once(tmp_path / "stopped", at_once=3, epochs=12)
+    monkeypatch.undo()
+    kept = Run.open(tmp_path / "stopped")
+    assert not any(kept.folds[fold].is_done for fold in kept.folds)
+    assert [(kept.folds[f].path / "last.ckpt").exists() for f in kept.folds][:2] == [True, True]
+    same_runs(whole, run_at_once(tmp_path / "stopped", at_once=3, resume=True, epochs=12))
+
+
+@pytest.mark.slow
+def test_others_have_their_turn_while_a_fold_is_tested(monkeypatch):
+    calls = []
+    monkeypatch.setattr(cross_validation, "yield_turn", lambda: calls.append(1))
+    result = run_at_once(None, at_once=2)
+    assert len(calls) == sum(len(table.slide_ids) for table in result.predictions)
+
+
+@pytest.mark.slow
+def test_a_fold_that_fails_ends_the_others_and_loses_nothing(tmp_path, monkeypatch):
+    whole = run_at_once(tmp_path / "whole", at_once=1)
+    fit = cross_validation.fit_fold
+    calls = iter(range(100))
+
+    def failing(*args, **values):
+        if next(calls) == 2:
+            raise TrainingError("The third fails.")
+        return fit(*args, **values)
+
+    monkeypatch.setattr(cross_validation, "fit_fold", failing)
+    with pytest.raises(TrainingError, match="The third fails"):
+        run_at_once(tmp_path / "failed", at_once=2)
+    monkeypatch.undo()
+    same_runs(whole, run_at_once(tmp_path / "failed", at_once=2, resume=True))
+
+
+@pytest.mark.parametrize("number", [0, 9])
+@pytest.mark.slow
+def test_too_few_or_too_many_are_refused(number):
+    with pytest.raises(SettingsError, match=f"from 1 to 8, but got {number}"):
+        run_at_once(None, at_once=number)
+
+
+@pytest.mark.slow
+def test_one_at_a_time_where_steps_are_not_recorded():
+    bags = toy_bags()
+    model = build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
+    assert default_folds_at_once(model, quick(), bags, CPU) == 1
+    assert default_folds_at_once(model, quick(), on_device(bags, CPU), CPU) == 1
+
+
+@pytest.mark.slow
+def test_memory_limits_how_many(monkeypatch):
+    monkeypatch.setattr(cross_validation, "can_record", lambda *_: True)
+    bags = toy_bags()
+    model = build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
+    rows = 256  # of the largest step, filled up
+    # Inputs; hidden units, inputs of the process and classes; none of them is a small part.
+    width = 4 + (8 + 4 + 2)
+    room = rows * width * cross_validation._VALUE_BYTES
+    room += model.num_parameters() * cross_validation._PARAMETER_BYTES
+
+    def found(free):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+        return default_folds_at_once(model, quick(bags_per_step=2), bags, torch.device("cuda"))
+
+    assert found(100 * room) == cross_validation.MOST_AT_ONCE
+    assert found(3 * room) == 3
+    assert found(3 * room - 1) == 2
+    assert found(room - 1) == 1
+    monkeypatch.setattr(cross_validation, "MOST_ROWS", 9)  # the two largest bags have ten instances
+    assert found(100 * room) == 1
+
+
+@pytest.mark.slow
+def test_the_command_takes_as_many_as_the_library():
+    (option,) = get_type_hints(train, include_extras=True)["folds_at_once"].__metadata__
+    assert option.max == cross_validation.MOST_AT_ONCE
+
+
+@pytest.mark.slow
+def test_a_gpu_without_memory_is_told_of_in_a_sentence(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee ...")
+
+    monkeypatch.setattr(PlainEngine, "epoch", full)
+    with pytest.raises(TrainingError, match=r"2 GiB.*--folds-at-once 1") as caught:
+        run_at_once(None, at_once=1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+@pytest.mark.slow
+def test_on_a_gpu_folds_at_once_are_what_they_are_one_after_another(
+    tmp_path, precision, recorded, monkeypatch
+):
+    if not recorded:
+        monkeypatch.setattr("sgpmil.training.loop.recorded_steps", lambda *_: None)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(100, 900, 16)
+    features = [rng.normal(i % 2, 1, (n, 12)).astype(np.float32) for i, n in enumerate(sizes)]
+    bags = BagDataset.from_arrays(features, [i % 2 for i in range(16)])
+    settings = {"bags": bags, "count": 5, "precision": precision, "device": "gpu", "epochs": 5}
+    alone = run_at_once(tmp_path / "alone", at_once=1, **settings)
+    same_runs(alone, run_at_once(tmp_path / "together", at_once=4, **settings))
+    same_runs(alone, run_at_once(tmp_path / "again", at_once=2, **settings))

@@ -1,3 +1,4 @@
+import signal
 import sys
 
 import numpy as np
@@ -24,6 +25,7 @@ from .conftest import (
     file_weights,
     quick,
     same_weights,
+    stop_after,
     toy_bags,
     train,
     weights_of,
@@ -321,3 +323,70 @@ def test_the_model_tells_which_epoch_it_is_of(tmp_path, judge, on_disk):
     if on_disk:
         assert load_model(tmp_path)[1].details == {"seed": 0, "epoch": 1}
         assert load_model(tmp_path / "last.safetensors")[1].details["epoch"] == 2
+
+
+@pytest.mark.parametrize("model", ["sgpmil", "abmil"])
+@pytest.mark.parametrize("precision", ["bf16", "64"])
+def test_other_precisions_learn_too(tmp_path, model, precision):
+    fitted = train(
+        tmp_path,
+        model=model,
+        bags=toy_bags(10),
+        val=toy_bags(6, seed=1),
+        epochs=10,
+        learning_rate=0.02,
+        precision=precision,
+        select="best",
+    )
+    dtype = torch.float64 if precision == "64" else torch.float32
+    assert {p.dtype for p in fitted.parameters()} == {dtype}
+    assert slide_metrics(predict(fitted, toy_bags(12, seed=9))).auc == 1.0
+
+
+def test_accumulated_passes_are_one_step_with_the_mean_gradient():
+    """The loss is a mean over bags, so two passes of one bag are one pass of two."""
+    settings = {**TINY["abmil"], "dropout": 0.0}  # whose draws would not be the same
+
+    def fitted(**values):
+        training = quick(epochs=2, precision="64", optimiser="sgd", **values)
+        return weights_of(
+            fit(toy_bags(8), model="abmil", model_settings=settings, training=training)
+        )
+
+    packed = fitted(bags_per_step=2)
+    accumulated = fitted(bags_per_step=1, accumulate_steps=2)
+    for name, value in packed.items():
+        torch.testing.assert_close(accumulated[name], value, rtol=1e-10, atol=1e-12)
+    single = fitted(bags_per_step=1)
+    assert not torch.allclose(single["value.weight"], packed["value.weight"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("passes", "steps"), [(1, 4), (2, 2), (3, 2), (9, 1)])
+def test_an_epoch_ends_with_a_step(passes, steps):
+    seen = []
+    hook = register_optimizer_step_post_hook(lambda *parts: seen.append(parts))
+    try:
+        train(bags=toy_bags(4), epochs=1, bags_per_step=1, accumulate_steps=passes)
+    finally:
+        hook.remove()
+    assert len(seen) == steps
+
+
+def test_bf16_is_not_32():
+    assert not same_weights(weights_of(train(precision="bf16")), weights_of(train()))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(SettingsError, match=r"Expected a GPU .* found none"):
+        train(device="gpu")
+
+
+def test_torch_is_left_as_it_was():
+    before = torch.are_deterministic_algorithms_enabled()
+    handler = signal.getsignal(signal.SIGINT)
+    train(epochs=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(epochs=1, on_epoch=stop_after(0, KeyboardInterrupt))
+    assert torch.are_deterministic_algorithms_enabled() == before
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -75,7 +75,7 @@ def test_a_run_may_go_on_elsewhere(tmp_path, bags, devices):
 
 
 def test_bags_that_are_read_for_every_step_train_the_same(tmp_path, bags, monkeypatch):
-    monkeypatch.setattr("sgpmil.training.lightning_module.recorded_steps", lambda *_: None)
+    monkeypatch.setattr("sgpmil.training.loop.recorded_steps", lambda *_: None)
     expected = weights_of(train(bags, precision="32", bags_per_step=1))
     store = pack_bags(bags, tmp_path / "store", dtype="float16").dataset()
     monkeypatch.setattr(fit_module, "where_it_fits", lambda dataset, _: dataset)

@@ -14,12 +14,11 @@ from sgpmil.gpu.resident import on_device
 from sgpmil.models.contract import Recordable
 from sgpmil.models.registry import build_model, list_models
 from sgpmil.training.batches import PackedBatches
-from sgpmil.training.defaults import default_training, resolve_training
+from sgpmil.training.engines import OptimiserSteps
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
-from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.steps import OptimiserSteps
+from sgpmil.training.settings import TrainingSettings, default_training, resolve_training
 
 SIZES = (40, 150, 17, 1, 90)
 EPOCHS = ([0, 1, 2, 3, 4, 0], [4, 4, 1, 3, 2, 0], [2, 3, 0, 1, 4, 1], [1, 0, 0, 3, 4, 2])
@@ -93,9 +92,9 @@ def recorded_epochs(recorded):
     for epoch, order in enumerate(EPOCHS):
         torch.manual_seed(epoch)
         recorded.steps.model.epoch = epoch
-        groups = [[bag] for bag in order]
-        assert recorded.can_take(groups)
-        losses.append(recorded.epoch(groups, lambda: None))
+        batches = PackedBatches(recorded.train, [[bag] for bag in order])
+        assert recorded.can_take(batches)
+        losses.append(recorded.epoch(batches))
     return torch.cat(losses)
 
 
@@ -228,10 +227,11 @@ def test_fit_replays(name, trouble, bags, monkeypatch):
     epochs = []
     take = RecordedBags.epoch
 
-    def epoch(self, groups, on_step):
+    def epoch(self, batches):
         epochs.append(self)
-        cut = groups[:3] if trouble == NO_MEMORY and len(epochs) == 3 else groups
-        losses = take(self, cut, on_step)
+        if trouble == NO_MEMORY and len(epochs) == 3:
+            batches = PackedBatches(batches.dataset, batches.groups[:3])
+        losses = take(self, batches)
         if trouble == NO_MEMORY and len(epochs) == 3:
             next(iter(self._gradients)).grad = torch.ones_like(next(iter(self._gradients)))
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -239,7 +239,7 @@ def test_fit_replays(name, trouble, bags, monkeypatch):
 
     monkeypatch.setattr(RecordedBags, "epoch", epoch)
     monkeypatch.setattr(
-        "sgpmil.training.lightning_module.recorded_bags",
+        "sgpmil.training.loop.recorded_bags",
         lambda steps, train: RecordedBags(steps, train, recorder),
     )
     found = fit(bags, model=name, model_settings=settings, training=training)
@@ -251,8 +251,8 @@ def test_fit_replays(name, trouble, bags, monkeypatch):
 def test_steps_of_several_bags_are_not_taken(bags):
     steps = steps_of(small("transmil"), default_training("transmil"), bags)
     recorded = RecordedBags(steps, bags, Rehearsal())
-    assert recorded.can_take([[0], [1]])
-    assert not recorded.can_take([[0, 1], [2]])
+    assert recorded.can_take(PackedBatches(bags, [[0], [1]]))
+    assert not recorded.can_take(PackedBatches(bags, [[0, 1], [2]]))
 
 
 def test_bags_are_not_recorded_without_a_gpu(bags):
@@ -353,7 +353,7 @@ def test_replayed_passes_are_the_plain_ones_bit_by_bit(name, precision, bags, mo
     )
     found = fit(bags, model=name, model_settings=settings, training=training)
     assert len(used) == 5
-    monkeypatch.setattr("sgpmil.training.lightning_module.recorded_bags", lambda *_: None)
+    monkeypatch.setattr("sgpmil.training.loop.recorded_bags", lambda *_: None)
     expected = fit(bags, model=name, model_settings=settings, training=training)
     assert len(used) == 5
     assert equal(found.cpu(), expected.cpu())

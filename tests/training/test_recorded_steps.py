@@ -10,11 +10,11 @@ from sgpmil.gp.noise import ZeroNoise
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
+from sgpmil.training.engines import OptimiserSteps
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
-from sgpmil.training.recorded_steps import RecordedSteps, filled_rows, recorded_steps
+from sgpmil.training.recorded_steps import HalfWeights, RecordedSteps, filled_rows, recorded_steps
 from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.steps import OptimiserSteps
 
 SIZES = (40, 300, 17, 1, 500, 260, 33, 700, 256)
 # Sizes of each step differ; most are filled up to 256, 384 or 512 rows, the last not at all.
@@ -79,7 +79,7 @@ def test_recorded_steps_are_the_plain_ones_in_double_precision(name, precision, 
     settings = TrainingSettings(precision=precision, learning_rate=5e-3)
     _, steps = trained(model, bags, settings, "cuda")
     recorded = recorded_steps(steps, on_device(bags, torch.device("cuda")))
-    found = [recorded.epoch(GROUPS, lambda: None).cpu().double() for _ in range(2)]
+    found = [recorded.epoch(PackedBatches(bags, GROUPS)).cpu().double() for _ in range(2)]
     double, plain = trained(
         model.double(), bags, TrainingSettings(precision="64", learning_rate=5e-3), "cpu"
     )
@@ -108,14 +108,14 @@ def test_an_epoch_that_fails_is_repeated_step_by_step(bags, monkeypatch):
     take = RecordedSteps.epoch
     taken = []
 
-    def failing(self, groups, on_step):
-        taken.append(take(self, groups, on_step))
+    def failing(self, batches):
+        taken.append(take(self, batches))
         return torch.full_like(taken[-1], torch.nan)
 
     monkeypatch.setattr(RecordedSteps, "epoch", failing)
     found = fit(bags, training=training).state_dict()
     assert len(taken) == 2
-    monkeypatch.setattr("sgpmil.training.lightning_module.recorded_steps", lambda *_: None)
+    monkeypatch.setattr("sgpmil.training.loop.recorded_steps", lambda *_: None)
     expected = fit(bags, training=training).state_dict()
     for name, value in expected.items():
         assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-6), name
@@ -133,3 +133,58 @@ def test_filling_up_is_monotonous_and_little():
     assert sizes == sorted(sizes)
     assert all(size <= 1.16 * n for n, size in enumerate(sizes, start=1) if n > 2048)
     assert len(set(sizes)) < 40
+
+
+def sgpmil():
+    torch.manual_seed(0)
+    return build_model(
+        "sgpmil", in_dim=6, num_classes=2, hidden_dims=(5, 4), gp_dim=3, num_inducing=2
+    )
+
+
+def test_layers_compute_with_copies_and_the_model_keeps_its_parameters():
+    model = sgpmil()
+    names = dict(model.named_parameters())
+    halves = HalfWeights(model)
+    x = torch.randn(7, 6).bfloat16()
+    with halves.in_use():
+        found = model.projection(model.mlp(x))
+        found.float().sum().backward()
+    assert found.dtype == torch.bfloat16
+    assert {n: id(p) for n, p in model.named_parameters()} == {n: id(p) for n, p in names.items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model.projection(model.mlp(x.float()))
+        expected.float().sum().backward()
+    assert torch.equal(found, expected)
+    for parameter, half in halves.by_parameter.items():
+        assert half.grad.dtype == torch.bfloat16
+        assert torch.equal(half.grad.float(), parameter.grad)
+
+
+def test_the_embedding_and_the_projection_have_copies_and_nothing_else_has():
+    model = sgpmil()
+    copied = {n for n, p in model.named_parameters() if p in HalfWeights(model).by_parameter}
+    assert copied == {n for n, _ in model.named_parameters() if n.startswith(("mlp", "projection"))}
+    assert not HalfWeights(None).by_parameter
+
+
+def test_copies_follow_the_parameters():
+    model = sgpmil()
+    halves = HalfWeights(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    halves.refresh()
+    for parameter, half in halves.by_parameter.items():
+        assert torch.equal(half, parameter.bfloat16())
+
+
+def test_an_error_leaves_the_model_as_it_was():
+    model = sgpmil()
+    before = [id(p) for p in model.parameters()]
+    try:
+        with HalfWeights(model).in_use():
+            raise RuntimeError
+    except RuntimeError:
+        pass
+    assert [id(p) for p in model.parameters()] == before

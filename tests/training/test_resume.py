@@ -13,9 +13,8 @@ from sgpmil.errors import (
     CheckpointError,
 )
 from sgpmil.models.registry import list_models
-from sgpmil.training import callbacks
-from sgpmil.training.defaults import default_training
 from sgpmil.training.fit import fit
+from sgpmil.training.settings import default_training
 from tests.models.small import SMALL
 
 from .conftest import (
@@ -147,7 +146,7 @@ def test_a_checkpoint_that_failed_in_mid_write_leaves_the_last_good_one(tmp_path
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
             raise StopHere
 
-    monkeypatch.setattr(callbacks.torch, "save", half_at_the_third)
+    monkeypatch.setattr(torch, "save", half_at_the_third)
     with pytest.raises(StopHere):
         train(tmp_path, epochs=4)
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 1
@@ -249,3 +248,40 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     cut_run(tmp_path)
     with pytest.raises(CheckpointError, match="checkpoint of this model"):
         train(tmp_path, model="abmil", resume=True)
+
+
+def as_lightning(path):
+    """Write a checkpoint in the form of the versions that trained with Lightning's trainer."""
+    content = torch.load(path, weights_only=True)
+    best = {"best_score": content["best_score"], "best_epoch": content["best_epoch"]}
+    torch.save(
+        {
+            "epoch": content["epoch"],
+            "global_step": 4,
+            "pytorch-lightning_version": "2.6.6",
+            "state_dict": {f"model.{name}": value for name, value in content["model"].items()},
+            "loops": {},
+            "callbacks": {"StopEarly": best, "KeepCheckpoints": best},
+            "optimizer_states": [content["optimiser"]],
+            "lr_schedulers": [],
+            "gradient_scaler": content["gradient_scaler"],
+        },
+        path,
+    )
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
+    values = {"epochs": 5, "val": toy_bags(4, seed=1), "select": "best"}
+    expected = weights_of(train(tmp_path / "whole", **values))
+    with pytest.raises(StopHere):
+        train(tmp_path / "cut", on_epoch=stop_after(2), **values)
+    as_lightning(tmp_path / "cut" / "last.ckpt")
+    assert same_weights(weights_of(train(tmp_path / "cut", resume=True, **values)), expected)
+    assert epochs_of(tmp_path / "cut") == [0, 1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
+    path = cut_run(tmp_path)
+    torch.save(torch.load(path, weights_only=True) | {"format_version": 99}, path)
+    with pytest.raises(CheckpointError, match=r"format version 99.*Upgrade sgpmil"):
+        train(tmp_path, resume=True)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sgpmil.gpu.recording import RandomNumbers
-from sgpmil.training.turns import _Turn, give_way, resting, take_turns
+from sgpmil.training.fabric import termination_interrupts
+from sgpmil.training.turns import _Turn, release_turn, take_turns, yield_turn
 
 CPU = torch.device("cpu")
 
@@ -17,7 +18,7 @@ CPU = torch.device("cpu")
 def test_results_come_in_the_order_of_the_jobs():
     def job(number):
         for _ in range(10 - number):
-            give_way()
+            yield_turn()
         return number
 
     jobs = [lambda n=n: job(n) for n in range(7)]
@@ -34,7 +35,7 @@ def test_only_one_runs_and_turns_are_taken_in_the_order_of_waiting(names):
         for _ in range(10_000):  # a thread may be slow to start
             if len(arrived) == len(names):
                 break
-            give_way()
+            yield_turn()
             time.sleep(0.001)
         for _ in range(6):
             assert not running
@@ -42,7 +43,7 @@ def test_only_one_runs_and_turns_are_taken_in_the_order_of_waiting(names):
             order.append(name)
             time.sleep(0.001)  # another that ran would be seen
             running.remove(name)
-            give_way()
+            yield_turn()
 
     take_turns([lambda n=n: job(n) for n in names], len(names), CPU)
     assert order == 6 * order[: len(names)]
@@ -80,10 +81,10 @@ def test_no_more_run_at_once_than_asked():
 
     def job(number):
         under_way.add(number)
-        with resting():
+        with release_turn():
             both.wait(10)
         for _ in range(5):
-            give_way()
+            yield_turn()
             most.append(len(under_way))
         under_way.remove(number)
 
@@ -96,9 +97,9 @@ def test_each_job_draws_as_it_would_alone():
         torch.manual_seed(seed)
         drawn = []
         for _ in range(5):
-            give_way()
+            yield_turn()
             drawn.append(torch.rand(2))
-            with resting():
+            with release_turn():
                 time.sleep(0.001)
         return torch.cat(drawn)
 
@@ -116,7 +117,7 @@ def test_others_run_while_one_rests():
     other_ran = threading.Event()
 
     def rests():
-        with resting():
+        with release_turn():
             assert other_ran.wait(10)
 
     def runs():
@@ -131,7 +132,7 @@ def test_an_error_ends_the_others_and_is_raised():
 
     def begin(name):
         begun.append(name)
-        with resting():
+        with release_turn():
             both.wait(10)
 
     def fails():
@@ -141,7 +142,7 @@ def test_an_error_ends_the_others_and_is_raised():
     def goes_on():
         begin("goes on")
         for _ in range(10**6):
-            give_way()
+            yield_turn()
             steps.append(1)
         raise AssertionError("it was not ended")
 
@@ -158,17 +159,17 @@ def test_who_asks_to_stop_is_heard(number):
 
     def job(signals):
         try:
-            with resting():
+            with release_turn():
                 both.wait(10)
             if signals:
                 signal.raise_signal(number)
             while True:
-                give_way()
+                yield_turn()
                 time.sleep(0.001)
         finally:
             ended.append(1)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), termination_interrupts():
         take_turns([lambda: job(True), lambda: job(False)], 2, CPU)
     assert len(ended) == 2
 
@@ -177,17 +178,17 @@ def test_what_is_being_written_is_finished_before_it_stops():
     ended, told = [], []
 
     def writes():
-        with resting():
+        with release_turn():
             time.sleep(0.8)
         ended.append("written")
 
     def asks():
-        with resting():
+        with release_turn():
             time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)  # impatient
-        give_way()
+        yield_turn()
         ended.append("went on")
 
     with pytest.raises(KeyboardInterrupt):
@@ -204,11 +205,11 @@ def test_a_handler_of_the_users_own_is_called():
     def job():
         os.kill(os.getpid(), signal.SIGTERM)
         while True:
-            give_way()
+            yield_turn()
             time.sleep(0.001)
 
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), termination_interrupts():
             take_turns([job, lambda: None], 2, CPU)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -228,7 +229,7 @@ def test_a_turn_that_cannot_be_taken_or_given_ends_in_an_error(name, monkeypatch
 
     def job():
         for _ in range(20):
-            with resting():
+            with release_turn():
                 time.sleep(0.001)
 
     with pytest.raises(OSError, match="no random numbers"):

@@ -8,7 +8,16 @@ from sgpmil.cli.output import console, facts
 
 __all__ = ["doctor"]
 
-_CORE = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn", "h5py", "pyarrow")
+_CORE = (
+    "sgpmil",
+    "torch",
+    "gpytorch",
+    "lightning-fabric",
+    "numpy",
+    "scikit-learn",
+    "h5py",
+    "pyarrow",
+)
 _PARTS = {
     "slides (read slide files)": ("openslide", 'pip install "sgpmil[slides]"'),
     "encoders (embed patches)": ("timm", 'pip install "sgpmil[encoders]"'),

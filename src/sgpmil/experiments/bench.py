@@ -26,8 +26,8 @@ from sgpmil.experiments.workload import Workload, random_dataset
 from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model
-from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
+from sgpmil.training.settings import resolve_training
 
 __all__ = ["BenchRow", "BenchSettings", "Growth", "GrowthPoint", "bench", "write_bench"]
 

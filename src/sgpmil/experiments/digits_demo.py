@@ -13,8 +13,7 @@ from sgpmil.report.figures.attention_figures import AttentionPanel, attention_fi
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
-from sgpmil.training.defaults import default_training
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, default_training
 
 __all__ = ["DEMO_TRAINING", "Demo", "run_demo"]
 

@@ -19,7 +19,7 @@ from sgpmil.experiments.classic_mil import CLASSIC_SETS, classic_bags
 from sgpmil.experiments.mnist import mnist_bags
 from sgpmil.experiments.study import Job, StudySet, Variant, plan_jobs
 from sgpmil.models.registry import list_models
-from sgpmil.training.defaults import default_training
+from sgpmil.training.settings import default_training
 
 __all__ = [
     "ADJUSTMENTS",

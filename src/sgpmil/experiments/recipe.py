@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import list_models, resolve_settings
-from sgpmil.training.defaults import training_base
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, training_base
 
 __all__ = [
     "DataSection",

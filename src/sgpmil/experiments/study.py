@@ -35,9 +35,8 @@ from sgpmil.experiments.job_progress import job_progress
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.runs.run import run_lock
-from sgpmil.training.defaults import default_training
 from sgpmil.training.fit import fit
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, default_training
 
 __all__ = ["Job", "StudySet", "Variant", "load_set", "plan_jobs", "run_jobs", "sentence"]
 

@@ -27,7 +27,7 @@ FORMAT = 1
 """Version of the format of ``run.json``. Runs without one are of the first format."""
 
 _FILE = "run.json"
-_PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning", "numpy", "scikit-learn")
+_PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning-fabric", "numpy", "scikit-learn")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,27 @@
-"""Fit one fold, fit all folds; the only room that knows Lightning.
+"""Training of one fold and of all folds, on Lightning Fabric.
 
-- `settings`: `TrainingSettings`
-- `defaults`: each model's own
 - `fit`: one model on one fold
 - `cross_validation`: all folds, each scored on its own test set
-- `turns`, `folds_at_once`: several folds side by side on a GPU
-- `run_folder`: what a run leaves on disk
 - `classifier`: `SGPMILClassifier`, in the manner of scikit-learn
-- `untrained`, `trainer`, `lightning_module`, `fold_data`, `steps`, `training_state`,
-  `random_numbers`, `callbacks`, `batches`, `optimisers`, `schedule`, `divergence`: parts of `fit`
-- `recording`, `half_weights`, `adam_kernels`, `adam_programs`: steps that a GPU replays
-- `lightning_package`: Lightning, imported late
-- `progress`: the bars
+- `settings`: `TrainingSettings`, the learning rate of an epoch, each model's own training
+- `callbacks`: a user's own code in a training
+- `loop`: the training loop
+- `engines`: the optimiser steps of an epoch; `recorded_steps` and `recorded_bags`: as CUDA graphs
+- `batches`, `optimisers`: what a step is taken with
+- `fold_files`: the files of a fold's training
+- `turns`: folds side by side on a GPU
+- `fabric`: devices, processes and loggers; the only module that imports Fabric
 """
+
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
+
+if TYPE_CHECKING:
+    from sgpmil.training.callbacks import Callback, FitProgress
+
+__all__ = ["Callback", "FitProgress"]
+
+__getattr__, __dir__ = names_on_demand(
+    __name__, {"Callback": "callbacks", "FitProgress": "callbacks"}
+)

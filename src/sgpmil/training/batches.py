@@ -1,6 +1,6 @@
-"""The packed batches of an epoch.
+"""Packed batches of an epoch.
 
-Which bags an epoch draws depends on the seed and the epoch alone, so a resumed run sees the same
+The bags that an epoch draws depend on the seed and the epoch alone, so a resumed run sees the same
 ones as an uninterrupted run.
 """
 
@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
@@ -22,7 +21,7 @@ __all__ = [
     "draw_epoch",
     "epoch_batches",
     "read_ahead",
-    "sequential_loader",
+    "sequential_batches",
     "store_reader",
 ]
 
@@ -46,15 +45,16 @@ def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) 
     return generator.choice(len(labels), size=len(labels), p=weights / weights.sum()).tolist()
 
 
-class PackedBatches(Dataset[BagBatch]):
-    """Groups of bags, each packed when asked for.
+class PackedBatches:
+    """Groups of bags, each packed when it is indexed.
 
-    What a reader packs is valid for as long as it says.
+    A batch that a reader packed is valid until the reader uses its memory again.
 
     Args:
-        dataset: Where bags are read.
+        dataset: The bags.
         groups: Positions in the data set, a group a batch.
-        reader: Reads them faster, where they are a packed store's.
+        reader: Reads bags of a packed store faster.
+        shares: Share of each batch in its step, where several processes divide the step.
     """
 
     def __init__(
@@ -62,13 +62,33 @@ class PackedBatches(Dataset[BagBatch]):
         dataset: BagDataset,
         groups: Sequence[Sequence[int]],
         reader: StoreReader | None = None,
+        shares: Sequence[float] | None = None,
     ) -> None:
         self.dataset = dataset
         self.groups = groups
         self.reader = reader
+        self.shares = [1.0] * len(groups) if shares is None else shares
+
+    def divided(self, rank: int, num_ranks: int) -> "PackedBatches":
+        """Return the part of each batch that one of several processes computes.
+
+        A process without a bag of a short last batch computes the batch's first bag with a share
+        of 0: all processes take every step together.
+
+        Args:
+            rank: Number of the process.
+            num_ranks: Number of processes.
+        """
+        parts = [group[rank::num_ranks] for group in self.groups]
+        groups = [part or group[:1] for part, group in zip(parts, self.groups, strict=True)]
+        shares = [len(part) / len(group) for part, group in zip(parts, self.groups, strict=True)]
+        return PackedBatches(self.dataset, groups, self.reader, shares)
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    def __iter__(self) -> Iterator[BagBatch]:
+        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, index: int) -> BagBatch:
         if not 0 <= index < len(self.groups):
@@ -78,7 +98,7 @@ class PackedBatches(Dataset[BagBatch]):
 
 
 def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatch]:
-    """Give batches on a device; each is read while the one before it is computed with.
+    """Yield batches on a device, each read while the one before it is computed with.
 
     Args:
         batches: The batches.
@@ -110,7 +130,7 @@ def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatc
 
 
 def store_reader(dataset: BagDataset, *, pinned: bool = False) -> StoreReader | None:
-    """Return what reads a data set's batches faster; None where it is not a packed store.
+    """Return a faster reader of a packed store; None for other data sets.
 
     Args:
         dataset: The data set.
@@ -137,9 +157,9 @@ def epoch_batches(
     return PackedBatches(dataset, groups, reader)
 
 
-def sequential_loader(
+def sequential_batches(
     dataset: BagDataset, max_bags: int = 64, max_instances: int = 32_768
-) -> DataLoader[BagBatch]:
+) -> PackedBatches:
     """Return every bag once, in order.
 
     Args:
@@ -155,4 +175,4 @@ def sequential_loader(
             groups.append([])
             total = size
         groups[-1].append(position)
-    return DataLoader(PackedBatches(dataset, groups), batch_size=None)
+    return PackedBatches(dataset, groups)

@@ -13,9 +13,8 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike
-from sgpmil.training.defaults import resolve_training
 from sgpmil.training.fit import fit
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, resolve_training
 
 __all__ = ["SGPMILClassifier"]
 

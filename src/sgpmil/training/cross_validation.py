@@ -1,20 +1,22 @@
-"""Train and test a model on every fold, each scored on its own test set."""
+"""Cross-validation: training on every fold, each scored on its own test set."""
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
 from sgpmil.errors import SettingsError, SplitError
-from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
@@ -24,20 +26,34 @@ from sgpmil.evaluation.summary import (
     summarise,
     write_metrics,
 )
-from sgpmil.gpu.resident import fits_on_device, on_device
+from sgpmil.gpu.resident import fits_on_device, free_memory, on_device
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, find_model, resolve_settings
+from sgpmil.processes import ProgressBar, progress_bars
 from sgpmil.runs.run import Run, RunFold, run_lock
-from sgpmil.training.defaults import resolve_training
-from sgpmil.training.fit import fit
-from sgpmil.training.folds_at_once import MOST_AT_ONCE, default_folds_at_once
-from sgpmil.training.progress import FoldProgress, run_progress
-from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.trainer import quiet_and_deterministic
-from sgpmil.training.turns import give_way, resting, take_turns
-from sgpmil.training.untrained import refuse_mixed_coordinates, untrained_model
+from sgpmil.training.callbacks import Callback
+from sgpmil.training.fabric import (
+    Fabric,
+    Logger,
+    deterministic,
+    start_fabric,
+    termination_interrupts,
+)
+from sgpmil.training.fit import fit_fold, refuse_mixed_coordinates, untrained_model
+from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
+from sgpmil.training.settings import TrainingSettings, resolve_training
+from sgpmil.training.turns import release_turn, take_turns, yield_turn
 
-__all__ = ["CrossValidation", "cross_validate"]
+__all__ = ["MOST_AT_ONCE", "CrossValidation", "cross_validate", "default_folds_at_once"]
+
+MOST_AT_ONCE = 8
+"""Folds for which torch has enough streams: each needs two of either priority, of 32."""
+
+_VALUE_BYTES = 32
+"""Memory that each output of a layer for an instance takes in a step; half of it was measured."""
+
+_PARAMETER_BYTES = 64
+"""Memory of a parameter: its value, its moments, and its gradients of many recordings."""
 
 _ASSUMED_FREE = 4 * 2**30
 """Bytes of memory taken as free where the system does not say."""
@@ -78,6 +94,11 @@ def cross_validate(
     allow_missing: bool = False,
     on_shared_case: str = "error",
     progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: str = "auto",
 ) -> CrossValidation:
     """Train a model on each fold and predict the fold's own test set.
 
@@ -87,11 +108,12 @@ def cross_validate(
         model: A name of `sgpmil.list_models`, a class of models, or a model that has seen none of
             the bags: a copy of it is trained on each fold.
         model_settings: Settings of the model that differ from its defaults.
-        training: How to train; the model's own published training by default.
+        training: Values that replace single ones of the model's own published training, or all of
+            them as `TrainingSettings`.
         run: Folder to write to; nothing is written without it.
         data: Where the bags lie, to be written into ``run.json`` for commands that read them
             again: arguments of `sgpmil.read_bags` by name.
-        resume: Go on with an interrupted run.
+        resume: Continue an interrupted run.
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run; all by default. The result has all that are done.
         folds_at_once: Folds that are trained side by side on a GPU; None takes as many as are
@@ -99,6 +121,13 @@ def cross_validate(
         allow_missing: Leave out slides of the splits that have no bag.
         on_shared_case: ``error``, or ``warn`` about a patient in two parts of a fold.
         progress: Whether to show a progress bar.
+        callbacks: Your own code at the start, after each epoch and at the end of each fold.
+        loggers: Objects that record metrics, such as any logger of Lightning. Names of metrics
+            start with the fold's: ``fold-0/train_loss``.
+        devices: Devices of each machine. With several, each step's bags are divided over them, and
+            the script that calls `cross_validate` is started once for each device.
+        num_nodes: Number of machines; start the script on each of them.
+        strategy: Lightning Fabric's name for how the devices work together, such as ``ddp``.
 
     Raises:
         SettingsError: A setting is unknown or impossible, or both resume and overwrite are asked.
@@ -138,7 +167,7 @@ def cross_validate(
         "data_fingerprint": bags.fingerprint(),
         "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
     }
-    # And so is whatever else would keep a fold from being trained: a run that is replaced is gone.
+    # So is whatever else would keep a fold from being trained: a run that is replaced is gone.
     for fold in folds:
         if fold.name in selected:
             network = untrained_model(
@@ -150,100 +179,215 @@ def cross_validate(
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(name, bags)
-    device = compute_device(settings.device)
-    if fits_on_device(bags, device):
-        bags = on_device(bags, device)  # all folds share what is there
-    # A packed store is read as fast as memory once the system has it there.
-    elif not isinstance(bags.source, PackedStore) and _fits_in_memory(bags):
-        bags = bags.in_memory()
-    with ExitStack() as stack:
-        folder = None
-        if run is not None:
-            stack.enter_context(run_lock(Path(run)))
-            folder = Run.create(
-                run, folds, description, data=data, resume=resume, overwrite=overwrite
-            )
-        bars = stack.enter_context(run_progress(settings.epochs, show=progress))
-        done_before = {f.name for f in folds if folder is not None and folder.folds[f.name].is_done}
-        wanted = [fold for fold in folds if fold.name in selected | done_before]
-
-        def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
-            fold = wanted[number]
-            done = fold.name in done_before
-            on_disk = None if folder is None else folder.folds[fold.name]
-            with bars.fold(f"{name}, fold {fold.name} ({number + 1} of {len(wanted)})") as bar:
-                predictions = (
-                    on_disk.load(with_validation=False).test
-                    if done and on_disk is not None
-                    else _run_fold(
-                        bags, fold, model, model_settings, settings, on_disk, resume, bar
-                    )
-                )
-                metrics = evaluate(predictions, fold.name)
-                bar.say(_fold_line(metrics, done))
-            return predictions, metrics
-
-        at_once = folds_at_once or default_folds_at_once(network, settings, bags, device)
-        # Predictions too, while others are trained: then they are so however many are at once.
-        stack.enter_context(quiet_and_deterministic())
-        results = take_turns(
-            [partial(tested, i) for i in range(len(wanted))],
-            at_once,
-            device,
-            on_stop=lambda: bars.say("Stopping: what is being written is finished first."),
-        )
-        tables, metrics = zip(*results, strict=True)
-        if folder is not None:
-            write_metrics(folder.metrics_path, metrics)
-    return CrossValidation(tuple(metrics), tuple(tables), None if run is None else Path(run))
-
-
-def _run_fold(
-    bags: BagDataset,
-    fold: Fold,
-    model: ModelLike,
-    model_settings: Mapping[str, Any] | None,
-    settings: TrainingSettings,
-    on_disk: RunFold | None,
-    resume: bool,
-    bar: FoldProgress,
-) -> PredictionTable:
-    fitted: MILModel = fit(
-        bags.subset(fold.train),
-        val=bags.subset(fold.val) if fold.val else None,
+    work = _Folds(
+        bags=bags,
+        folds=tuple(folds),
+        selected=frozenset(selected),
+        name=name,
         model=model,
         model_settings=model_settings,
-        training=settings,
-        folder=None if on_disk is None else on_disk.path,
+        settings=settings,
+        network=network,
+        run=None if run is None else Path(run),
         resume=resume,
-        on_epoch=bar.epoch,
+        folds_at_once=folds_at_once,
+        progress=progress,
+        callbacks=callbacks,
+        loggers=loggers,
     )
-    bar.trained()
-    if settings.select == "best":
-        bar.say(
-            f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
-            if fold.val
-            else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
-            "last predicts"
-        )
 
-    def predicted(slides: Sequence[str]) -> PredictionTable:
-        return predict(
-            fitted,
-            bags.subset(slides),
-            class_names=bags.class_names,
-            device=compute_device(settings.device),
-            precision=settings.precision,
-            on_bag=lambda _: give_way(),
-        )
+    def create(path: Path) -> Run:
+        return Run.create(path, folds, description, data=data, resume=resume, overwrite=overwrite)
 
-    test = predicted(fold.test)
-    if on_disk is not None:
-        # Thresholds, temperatures and prediction sets are fitted on the validation slides.
-        validation = predicted(fold.val) if fold.val else None
-        with resting():
-            on_disk.write(test, validation)
-    return test
+    fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
+    with termination_interrupts():
+        result: CrossValidation = fabric.launch(partial(work.train, create=create))
+    return result
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """The folds of a cross-validation, in one of the processes that train them."""
+
+    bags: BagDataset
+    folds: tuple[Fold, ...]
+    selected: frozenset[str]
+    name: str
+    model: ModelLike
+    model_settings: Mapping[str, Any] | None
+    settings: TrainingSettings
+    network: MILModel
+    run: Path | None
+    resume: bool
+    folds_at_once: int | None
+    progress: bool
+    callbacks: Sequence[Callback]
+    loggers: Sequence[Logger]
+
+    def train(self, fabric: Fabric, create: Callable[[Path], Run]) -> CrossValidation:
+        """Train and test every fold; the first process writes the run."""
+        bags = _near(self.bags, fabric.device)
+        with ExitStack() as stack:
+            run = None
+            if self.run is not None and fabric.is_global_zero:
+                stack.enter_context(run_lock(self.run))
+                run = create(self.run)
+            fabric.barrier()
+            if self.run is not None and not fabric.is_global_zero:
+                run = Run.open(self.run)
+            done = {f.name for f in self.folds if run is not None and run.folds[f.name].is_done}
+            fabric.barrier()  # before another fold can be done
+            bars = stack.enter_context(
+                progress_bars("epochs", show=self.progress and fabric.is_global_zero)
+            )
+            wanted = [fold for fold in self.folds if fold.name in self.selected | done]
+
+            def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
+                fold = wanted[number]
+                on_disk = None if run is None else run.folds[fold.name]
+                text = f"{self.name}, fold {fold.name} ({number + 1} of {len(wanted)})"
+                with bars.bar(text, self.settings.epochs) as bar:
+                    predictions = (
+                        on_disk.load(with_validation=False).test
+                        if on_disk is not None and fold.name in done
+                        else self._train_fold(fabric, bags, fold, on_disk, bar)
+                    )
+                    metrics = evaluate(predictions, fold.name)
+                    bar.say(_fold_line(metrics, fold.name in done))
+                return predictions, metrics
+
+            at_once = self.folds_at_once or default_folds_at_once(
+                self.network, self.settings, bags, fabric.device
+            )
+            # Predictions too, while others are trained: then they are so however many are at once.
+            stack.enter_context(deterministic())
+            results = take_turns(
+                [partial(tested, i) for i in range(len(wanted))],
+                at_once if fabric.world_size == 1 else 1,
+                fabric.device,
+                on_stop=lambda: bars.say("Stopping: what is being written is finished first."),
+            )
+            tables, metrics = zip(*results, strict=True)
+            if run is not None and fabric.is_global_zero:
+                write_metrics(run.metrics_path, metrics)
+        return CrossValidation(tuple(metrics), tuple(tables), self.run)
+
+    def _train_fold(
+        self,
+        fabric: Fabric,
+        bags: BagDataset,
+        fold: Fold,
+        on_disk: RunFold | None,
+        bar: ProgressBar,
+    ) -> PredictionTable:
+        settings = self.settings
+        fitted = fit_fold(
+            fabric,
+            bags.subset(fold.train),
+            bags.subset(fold.val) if fold.val else None,
+            model=self.model,
+            model_settings=self.model_settings,
+            settings=settings,
+            folder=None if on_disk is None else on_disk.path,
+            resume=self.resume,
+            on_epoch=_show_epochs(bar),
+            callbacks=self.callbacks,
+            loggers=[_FoldLogger(logger, fold.name) for logger in self.loggers],
+        )
+        bar.finish("testing")
+        if settings.select == "best":
+            bar.say(
+                f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
+                if fold.val
+                else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
+                "last predicts"
+            )
+
+        def predicted(slides: Sequence[str]) -> PredictionTable:
+            return predict(
+                fitted,
+                bags.subset(slides),
+                class_names=bags.class_names,
+                device=fabric.device,
+                precision=settings.precision,
+                on_bag=lambda _: yield_turn(),
+            )
+
+        test = predicted(fold.test)
+        if on_disk is not None and fabric.is_global_zero:
+            # Thresholds, temperatures and prediction sets are fitted on the validation slides.
+            validation = predicted(fold.val) if fold.val else None
+            with release_turn():
+                on_disk.write(test, validation)
+        return test
+
+
+@dataclass(frozen=True)
+class _FoldLogger:
+    """A user's logger for one of several folds."""
+
+    logger: Logger
+    fold: str
+
+    def log_metrics(self, metrics: dict[str, int | float], step: int | None = None) -> None:
+        self.logger.log_metrics({f"fold-{self.fold}/{k}": v for k, v in metrics.items()}, step)
+
+    def finalize(self, status: str) -> None:
+        """Leave the logger open for the other folds."""
+
+
+def _near(bags: BagDataset, device: torch.device) -> BagDataset:
+    """Move bags to where all folds read them fastest."""
+    if fits_on_device(bags, device):
+        return on_device(bags, device)
+    # A packed store is read as fast as memory once the system has it there.
+    is_kept = not isinstance(bags.source, PackedStore) and _fits_in_memory(bags)
+    return bags.in_memory() if is_kept else bags
+
+
+def _show_epochs(bar: ProgressBar) -> Callable[[Mapping[str, int | float]], None]:
+    """Return a function that shows the metrics of each epoch in a fold's progress bar."""
+    num_shown = 0  # a resumed fold starts with a later epoch
+
+    def show(metrics: Mapping[str, int | float]) -> None:
+        nonlocal num_shown
+        state = f"loss {metrics['train_loss']:.3f}"
+        if "val_loss" in metrics:
+            state += (
+                f"  val loss {metrics['val_loss']:.3f}"
+                f"  balanced accuracy {metrics['val_balanced_accuracy']:.3f}"
+            )
+        num_done = int(metrics["epoch"]) + 1
+        bar.advance(num_done - num_shown)
+        bar.show(state=state)
+        num_shown = num_done
+
+    return show
+
+
+def default_folds_at_once(
+    model: MILModel, settings: TrainingSettings, bags: BagDataset, device: torch.device
+) -> int:
+    """Return the number of folds that are trained at once, unless another is given.
+
+    Several at once are faster where steps are recorded for all bags of a size. Other steps keep a
+    core of the computer, or the GPU, busy by themselves.
+
+    Args:
+        model: The model.
+        settings: How it is trained.
+        bags: All bags; on the device already if they fit.
+        device: Where it is trained.
+    """
+    largest = sum(sorted(bags.num_instances)[-settings.bags_per_step :])
+    if not can_record(model, settings, bags) or largest > MOST_ROWS:
+        return 1
+    if settings.logger == "wandb":  # it writes all folds of a process into one run
+        return 1
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    width = model.in_dim + sum(layer.out_features for layer in layers)
+    need = filled_rows(largest) * width * _VALUE_BYTES + model.num_parameters() * _PARAMETER_BYTES
+    return max(1, min(MOST_AT_ONCE, free_memory(device) // need))
 
 
 def _fold_line(metrics: FoldMetrics, done: bool) -> str:

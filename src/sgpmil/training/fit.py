@@ -1,6 +1,6 @@
-"""Fit one model to the bags of one fold."""
+"""Training of one model on the bags of one fold."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,31 +10,28 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.errors import CheckpointError, RunFolderError, TrainingError
-from sgpmil.evaluation.device import compute_device
+from sgpmil.errors import BagError, LabelError, RunFolderError, SettingsError, TrainingError
 from sgpmil.gpu.resident import where_it_fits
-from sgpmil.models.checkpoint import load_model, save_model
+from sgpmil.models.checkpoint import load_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.precision import resolve_precision
-from sgpmil.models.registry import ModelLike
-from sgpmil.training.batches import sequential_loader
-from sgpmil.training.callbacks import (
-    LAST,
-    KeepBestWeights,
-    KeepCheckpoints,
-    ReportEpoch,
-    StopEarly,
-    WriteMetrics,
+from sgpmil.models.registry import ModelLike, build_model
+from sgpmil.processes import compute_device
+from sgpmil.training.batches import sequential_batches
+from sgpmil.training.callbacks import Callback
+from sgpmil.training.fabric import (
+    Fabric,
+    Logger,
+    deterministic,
+    named_logger,
+    start_fabric,
+    termination_interrupts,
 )
-from sgpmil.training.defaults import resolve_training
-from sgpmil.training.fold_data import FoldData
-from sgpmil.training.lightning_module import LightningModel
-from sgpmil.training.lightning_package import lightning
-from sgpmil.training.settings import Precision, TrainingSettings
-from sgpmil.training.trainer import lightning_trainer, quiet_and_deterministic
-from sgpmil.training.untrained import untrained_model
+from sgpmil.training.fold_files import FoldFiles
+from sgpmil.training.loop import TrainingLoop
+from sgpmil.training.settings import TrainingSettings, resolve_training
 
-__all__ = ["fit"]
+__all__ = ["fit", "fit_fold", "refuse_mixed_coordinates", "untrained_model"]
 
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
@@ -49,11 +46,16 @@ def fit(
     training: TrainingSettings | Mapping[str, Any] | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
-    on_epoch: Callable[[Mapping[str, float]], None] | None = None,
+    on_epoch: Callable[[Mapping[str, int | float]], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: str = "auto",
 ) -> MILModel:
     """Train a model and return it in evaluation mode, on the CPU.
 
-    Its `epoch` is the one whose weights it has.
+    The `epoch` of the model is the one whose weights it has.
 
     Args:
         train: Training bags, all labelled.
@@ -61,11 +63,17 @@ def fit(
         model: A name of `sgpmil.list_models`, a class of models, or a model, which stays as it is:
             a copy of it is trained.
         model_settings: Settings of the model that differ from its defaults.
-        training: How to train: values that replace those of the model's own published training,
-            such as ``{"epochs": 3}``, or all of them as `TrainingSettings`.
-        folder: Where checkpoints and curves are written; nothing is written without it.
-        resume: Go on from the folder's last checkpoint, where there is one.
+        training: Values that replace single ones of the model's own published training, such as
+            ``{"epochs": 3}``, or all of them as `TrainingSettings`.
+        folder: Where checkpoints and metrics are written; nothing is written without it.
+        resume: Continue from the folder's last checkpoint, where there is one.
         on_epoch: Called with the metrics of each epoch.
+        callbacks: Your own code at the start, after each epoch and at the end.
+        loggers: Objects that record metrics, such as any logger of Lightning.
+        devices: Devices of each machine. With several, each step's bags are divided over them, and
+            the script that calls `fit` is started once for each device.
+        num_nodes: Number of machines; start the script on each of them.
+        strategy: Lightning Fabric's name for how the devices work together, such as ``ddp``.
 
     Raises:
         LabelError: A bag has no label, or there is only one class.
@@ -76,132 +84,208 @@ def fit(
         RunFolderError: The folder cannot be written.
     """
     settings = resolve_training(model, training)
+    fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
+
+    def train_here(fabric: Fabric) -> MILModel:
+        return fit_fold(
+            fabric,
+            train,
+            val,
+            model=model,
+            model_settings=model_settings,
+            settings=settings,
+            folder=None if folder is None else Path(folder),
+            resume=resume,
+            on_epoch=on_epoch,
+            callbacks=callbacks,
+            loggers=loggers,
+        )
+
+    with termination_interrupts():
+        fitted: MILModel = fabric.launch(train_here)
+    return fitted
+
+
+def fit_fold(
+    fabric: Fabric,
+    train: BagDataset,
+    val: BagDataset | None,
+    *,
+    model: ModelLike,
+    model_settings: Mapping[str, Any] | None,
+    settings: TrainingSettings,
+    folder: Path | None,
+    resume: bool,
+    on_epoch: Callable[[Mapping[str, int | float]], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> MILModel:
+    """Train a model in one of the processes that Fabric has started; see `fit`."""
     if val is None and settings.validation == "optional":
         settings = replace(settings, select="last", patience=0)
+    if settings.bags_per_step < fabric.world_size:
+        raise SettingsError(
+            f"Expected at least as many bags a step as devices, but got {settings.bags_per_step} "
+            f"for {fabric.world_size}. Raise bags_per_step, or use fewer devices."
+        )
     network = untrained_model(
         train, val, model=model, model_settings=model_settings, training=settings
     )
-    device = compute_device(settings.device)
-    settings = replace(settings, precision=_precision(settings, device))
+    device = fabric.device
+    precision: Any = resolve_precision(settings.precision, device)
+    settings = replace(settings, precision=precision)
     train = where_it_fits(train, device)
     val = None if val is None else where_it_fits(val, device)
-    with quiet_and_deterministic():
-        network.to(device).initialise(_sample(train, settings.seed).to(device), seed=settings.seed)
-    if settings.precision == "64":
-        network.double()
-    place = None if folder is None else Path(folder)
-    data = FoldData(train, val, settings)
-    module = LightningModel(
-        network,
-        settings,
-        num_bags=len(train),
-        class_names=train.class_names,
-        on_divergence=lambda: _save(network, place, "diverged", data),
-    )
-    best: KeepBestWeights | KeepCheckpoints = (
-        KeepBestWeights() if place is None else KeepCheckpoints(place, {"seed": settings.seed})
-    )
-    callbacks: list[lightning.Callback] = []
-    if settings.patience:
-        callbacks.append(StopEarly(settings.patience, settings.min_epochs))
-    if place is not None:
-        callbacks.append(WriteMetrics(place))
-    if place is not None or settings.select == "best":
-        callbacks.append(best)
-    if on_epoch is not None:
-        callbacks.append(ReportEpoch(on_epoch))
-    last = None if place is None else place / LAST
-    with lightning_trainer(settings, callbacks, place) as trainer:
-        interrupted = resume and last is not None and last.exists()
-        if interrupted and last is not None:
-            _check_resumable(last, module)
+    place = folder if fabric.is_global_zero else None
+    files = FoldFiles(place, train.class_names, settings.seed)
+    named = None if place is None else named_logger(settings.logger, place)
+    with deterministic():
+        sample = _sample(train, settings.seed).to(device)
+        network.to(device).initialise(sample, seed=settings.seed)
+        if settings.precision == "64":
+            network.double()
+        if fabric.world_size > 1:  # GPUs of different kinds round differently
+            network.load_state_dict(fabric.broadcast(network.state_dict()))
+        loop = TrainingLoop(
+            network,
+            train,
+            val,
+            settings,
+            fabric,
+            files,
+            callbacks=callbacks,
+            loggers=[*loggers, *([] if named is None else [named])],
+            on_epoch=on_epoch,
+        )
         try:
-            trainer.fit(
-                module,
-                datamodule=data,
-                ckpt_path=last if interrupted else None,
-                weights_only=True,
-            )
-        except SystemExit as error:
-            # Lightning turns Ctrl-C into an exit, and a request to terminate into a good one.
-            if isinstance(error.__context__, KeyboardInterrupt) or not error.code:
-                raise KeyboardInterrupt from error
-            raise
+            loop.run(resume=resume)
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"The GPU has not enough memory ({str(error).splitlines()[0]}) Train fewer folds "
                 "at once (--folds-at-once 1) or with fewer bags a step (--bags-per-step 1); "
-                "--resume goes on with the run."
+                "--resume continues the run."
             ) from error
         except OSError as error:
             if place is None:
                 raise
             raise RunFolderError(f"Could not write to {place}: {error}.") from error
-        finally:
-            module.forget_recordings()
-        return _finish(network, best, data, place)
+        return _finish(loop)
 
 
-def _precision(settings: TrainingSettings, device: torch.device) -> Precision:
-    found: Precision = resolve_precision(settings.precision, device)  # type: ignore[assignment]
-    return found
-
-
-def _finish(
-    network: MILModel,
-    best: KeepBestWeights | KeepCheckpoints,
-    data: FoldData,
-    folder: Path | None,
-) -> MILModel:
-    """Conclude the last model and the best, write both, and return the one that is kept."""
-    keep_best = data.settings.select == "best"
-    if isinstance(best, KeepBestWeights) and keep_best:
-        network.load_state_dict(best.weights)
-        network.epoch = best.best_epoch
-    _conclude(network, data)
-    _save(network, folder, "last", data)
-    if folder is not None and (keep_best or best.best_epoch >= 0):
-        chosen, info = load_model(folder / "best.safetensors", model=network)
+def _finish(loop: TrainingLoop) -> MILModel:
+    """Conclude the last model and the best, write both, and return the one that predicts."""
+    network, files, best_epoch = loop.model, loop.files, loop.progress.best_epoch
+    keep_best = loop.settings.select == "best"
+    if files.folder is None and keep_best:
+        network.load_state_dict(loop.best_weights)
+        network.epoch = best_epoch
+    _conclude(network, loop)
+    files.save_model(network, "last")
+    if files.folder is not None and (keep_best or best_epoch >= 0):
+        chosen, info = load_model(files.folder / "best.safetensors", model=network)
         chosen.epoch = int(info.details["epoch"])
-        _conclude(chosen, data)
-        _save(chosen, folder, "best", data)
+        _conclude(chosen, loop)
+        files.save_model(chosen, "best")
         network = chosen if keep_best else network
-    _save(network, folder, "checkpoint", data)
+    files.save_model(network, "checkpoint")
     return network
 
 
-def _conclude(network: MILModel, data: FoldData) -> None:
+def _conclude(network: MILModel, loop: TrainingLoop) -> None:
     """Let a trained model, where it was trained, take what it needs from the training bags."""
-    device = compute_device(data.settings.device)
+    device = loop.fabric.device
     network.to(device).eval()
-    batches = sequential_loader(data.train)
     with torch.no_grad():
-        network.conclude(batch.to(device) for batch in batches)
+        network.conclude(batch.to(device) for batch in sequential_batches(loop.train))
     network.cpu()
 
 
-def _save(network: MILModel, folder: Path | None, name: str, data: FoldData) -> None:
-    if folder is not None:
-        save_model(
-            network,
-            folder / f"{name}.safetensors",
-            class_names=data.train.class_names,
-            details={"seed": data.settings.seed, "epoch": network.epoch},
+def untrained_model(
+    train: BagDataset,
+    val: BagDataset | None,
+    *,
+    model: ModelLike,
+    model_settings: Mapping[str, Any] | None,
+    training: TrainingSettings,
+) -> MILModel:
+    """Build the model of a fold, and find out what would keep it from being trained.
+
+    Args:
+        train: Training bags.
+        val: Validation bags.
+        model: A name of `sgpmil.list_models`, a class of models, or a model to copy.
+        model_settings: Settings of the model that differ from its defaults.
+        training: How it is to be trained.
+
+    Raises:
+        LabelError: A bag has no label, or there is only one class.
+        TrainingError: Validation slides are missing.
+        SettingsError: A setting does not exist or is impossible, or there is no such device.
+    """
+    compute_device(training.device)
+    _check_labels(train, val)
+    chooses = training.select == "best" or training.patience > 0
+    if chooses and not (val is None and training.validation == "optional"):
+        _require_validation(val, training.monitor, train.num_classes)
+    torch.manual_seed(training.seed)
+    network = build_model(
+        model,
+        in_dim=train.feature_dim,
+        num_classes=train.num_classes,
+        **dict(model_settings or {}),
+    )
+    if network.uses_coordinates:
+        for bags in (train, val):
+            refuse_mixed_coordinates(network.name, bags)
+    return network
+
+
+def refuse_mixed_coordinates(model: str, bags: BagDataset | None) -> None:
+    """Refuse slides of which some have coordinates, for a model that uses them.
+
+    Raises:
+        BagError: Some have, and some have not.
+    """
+    ids = () if bags is None else bags.slide_ids
+    without = [s for s in ids if bags is not None and not bags.source.header(s).has_coords]
+    if 0 < len(without) < len(ids):
+        raise BagError(
+            f"Expected coordinates of every slide, or of none, for {model}'s patch grid, but "
+            f"{len(without)} of {len(ids)} have none (first: '{without[0]}'). Leave these out, or "
+            "work without the grid: --set model.settings.spatial=false."
         )
 
 
-def _check_resumable(last: Path, module: LightningModel) -> None:
-    """Refuse a damaged checkpoint, or one of another model, before training starts from it."""
-    try:
-        # weights_only: a checkpoint from elsewhere must not run code.
-        content = torch.load(last, map_location="cpu", weights_only=True)
-        module.load_state_dict(content["state_dict"])
-    except Exception as error:  # a damaged file fails in many ways
-        raise CheckpointError(
-            f"Expected a checkpoint of this model to resume from in {last}, but could not load it "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
-            "Delete that file to train the fold again from its start."
-        ) from error
+def _check_labels(train: BagDataset, val: BagDataset | None) -> None:
+    for part, dataset in (("training", train), ("validation", val)):
+        if dataset is None:
+            continue
+        unlabelled = [
+            s for s, label in zip(dataset.slide_ids, dataset.labels, strict=True) if label is None
+        ]
+        if unlabelled:
+            raise LabelError(
+                f"Expected a label for every {part} slide, but {len(unlabelled)} of {len(dataset)} "
+                f"have none (first: '{unlabelled[0]}'). Give a label table."
+            )
+    if len(set(train.labels)) < 2:
+        raise LabelError(
+            f"Expected training slides of at least two classes, but all {len(train)} are "
+            f"'{train.class_names[train.labels[0] or 0]}'. Check labels and splits."
+        )
+
+
+def _require_validation(val: BagDataset | None, monitor: str, num_classes: int) -> None:
+    if val is not None and monitor == "auc" and len(set(val.labels)) < num_classes:
+        raise TrainingError(
+            f"Expected validation slides of all {num_classes} classes to monitor the AUC, but "
+            f"they are of {len(set(val.labels))}. Monitor 'loss', or use other splits."
+        )
+    if val is None:
+        raise TrainingError(
+            "Expected validation slides to select the best epoch or to stop early, but the fold "
+            "has none. Use select 'last' and patience 0, or splits with a validation part."
+        )
 
 
 def _sample(train: BagDataset, seed: int) -> BagBatch:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["LookaheadRAdam", "build_optimiser"]
+__all__ = ["LookaheadRAdam", "build_optimiser", "set_learning_rate"]
 
 
 def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
@@ -52,6 +52,23 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
             ]
             groups = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
             return LookaheadRAdam(groups, lr=rate, betas=betas)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float, device: torch.device) -> None:
+    """Set the learning rate of all parameters.
+
+    Args:
+        optimiser: Their optimiser.
+        rate: The learning rate.
+        device: Where they are.
+    """
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):  # recorded steps read it there
+            group["lr"].fill_(rate)
+        elif device.type == "cuda":  # rounded as in that tensor, so that plain steps equal recorded
+            group["lr"] = float(torch.tensor(rate))
+        else:
+            group["lr"] = rate
 
 
 class LookaheadRAdam(torch.optim.RAdam):

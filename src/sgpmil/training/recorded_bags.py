@@ -8,7 +8,6 @@ gradients that stay where they are; any optimiser may step with these.
 """
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,7 +19,9 @@ from sgpmil.gpu.recording import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import Recordable
 from sgpmil.shapes import Float
-from sgpmil.training.steps import OptimiserSteps
+from sgpmil.training.batches import PackedBatches
+from sgpmil.training.engines import OptimiserSteps
+from sgpmil.training.turns import yield_turn
 
 __all__ = ["RecordedBags", "recorded_bags"]
 
@@ -74,26 +75,20 @@ class RecordedBags:
         self._given: dict[nn.Parameter, None] = {}  # since the last step
         self._may_record = True
 
-    def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
+    def can_take(self, batches: PackedBatches) -> bool:
         """Say whether every step of an epoch is of one bag."""
-        return all(len(group) == 1 for group in groups)
+        return all(len(group) == 1 for group in batches.groups)
 
-    def epoch(
-        self, groups: Sequence[Sequence[int]], on_step: Callable[[], None]
-    ) -> Float[Tensor, " _"]:
-        """Train on each bag, and return the losses.
-
-        Args:
-            groups: Positions of bags in the training set, one a group.
-            on_step: Called before each pass; what it raises ends the epoch.
-        """
+    def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:
+        """Train on each bag, and return the losses."""
+        groups = batches.groups
         if self.steps.model.in_warmup != self._in_warmup:
             self._in_warmup = self.steps.model.in_warmup
             self._forget()
         losses = torch.empty(len(groups), device=self._recorder.device)
         every = self.steps.settings.accumulate_steps
         for number, (bag,) in enumerate(groups):
-            on_step()
+            yield_turn()
             losses[number].copy_(self._loss(bag))
             if (number + 1) % every == 0 or number == len(groups) - 1:
                 self._step()

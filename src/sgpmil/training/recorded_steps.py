@@ -8,7 +8,8 @@ an epoch are sent there together. Nothing waits for the GPU until the epoch ends
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -23,14 +24,22 @@ from sgpmil.gpu.programs import runs_triton
 from sgpmil.gpu.recording import Recorder, Recording
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, Recordable
+from sgpmil.models.embedding import InstanceLinear
 from sgpmil.models.precision import features_dtype
 from sgpmil.shapes import Float
-from sgpmil.training.half_weights import HalfWeights
+from sgpmil.training.batches import PackedBatches
+from sgpmil.training.engines import OptimiserSteps, TrainingState
 from sgpmil.training.settings import TrainingSettings
-from sgpmil.training.steps import OptimiserSteps
-from sgpmil.training.training_state import TrainingState
+from sgpmil.training.turns import yield_turn
 
-__all__ = ["MOST_ROWS", "RecordedSteps", "can_record", "filled_rows", "recorded_steps"]
+__all__ = [
+    "MOST_ROWS",
+    "HalfWeights",
+    "RecordedSteps",
+    "can_record",
+    "filled_rows",
+    "recorded_steps",
+]
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
@@ -123,19 +132,13 @@ class RecordedSteps:
         self._adam: AdamStep | None = None
         self._recorder = Recorder(self.matrix.device)
 
-    def can_take(self, groups: Sequence[Sequence[int]]) -> bool:
+    def can_take(self, batches: PackedBatches) -> bool:
         """Say whether every step of an epoch is small enough to be recorded."""
-        return max(sum(self._sizes[i] for i in group) for group in groups) <= MOST_ROWS
+        return max(sum(self._sizes[i] for i in group) for group in batches.groups) <= MOST_ROWS
 
-    def epoch(
-        self, groups: Sequence[Sequence[int]], on_step: Callable[[], None]
-    ) -> Float[Tensor, " _"]:
-        """Take a step with each group of bags, and return the losses.
-
-        Args:
-            groups: Positions of bags in the training set, a group a step.
-            on_step: Called before each step; what it raises ends the epoch.
-        """
+    def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:
+        """Take a step with each batch, and return the losses."""
+        groups = batches.groups
         adam = self._adam or self._prepare(groups[0])
         self._halves.refresh()
         plans = [self._plan(group) for group in groups]
@@ -145,7 +148,7 @@ class RecordedSteps:
         losses = torch.empty(len(groups), device=device)
         start = 0
         for number, plan in enumerate(plans):
-            on_step()
+            yield_turn()
             end = start + len(plan.numbers)
             self._step(adam, plan, sent[start:end], losses[number])
             start = end
@@ -245,3 +248,44 @@ class _Plan:
         ends = list(accumulate(sizes))
         offsets = [0, *ends, filled_rows(ends[-1])]
         return _Plan(len(sizes), torch.tensor(offsets), [*offsets, *starts, 0, *labels])
+
+
+class HalfWeights:
+    """Copies of the linear layers' parameters in half precision, which the optimiser updates.
+
+    Under autocast every step casts the weights and casts their gradients back, two small kernels a
+    tensor. In recorded steps the layers use copies, whose gradients are what autocast's would be
+    before they are cast.
+
+    Args:
+        model: The model whose `InstanceLinear` layers are copied; None for none.
+    """
+
+    def __init__(self, model: MILModel | None) -> None:
+        modules = () if model is None else model.modules()
+        self._layers = [module for module in modules if isinstance(module, InstanceLinear)]
+        self.by_parameter: dict[Tensor, Tensor] = {
+            p: p.detach().bfloat16().requires_grad_(p.requires_grad)
+            for layer in self._layers
+            for p in layer.parameters()
+        }
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the parameters again, after others have changed them."""
+        for parameter, half in self.by_parameter.items():
+            half.copy_(parameter)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let the layers compute with the copies while the block runs."""
+        before = [dict(layer._parameters) for layer in self._layers]
+        for layer in self._layers:
+            for name, parameter in layer._parameters.items():
+                if parameter is not None:
+                    layer._parameters[name] = self.by_parameter[parameter]  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            for layer, parameters in zip(self._layers, before, strict=True):
+                layer._parameters.update(parameters)

@@ -1,12 +1,28 @@
-"""How a model is trained."""
+"""Training settings, the learning rate of each epoch, and the settings of each model.
+
+Optimiser, schedule, epochs and early stopping of a model are those of its authors, from paper and
+code; they are registered beside its class. Common to all models, unless one needs otherwise, is
+what the SGPMIL paper's code does for every model: one bag a step, gradients clipped at norm 1,
+classes drawn equally often. Where an author stops early or keeps the best epoch and there are no
+validation slides, all epochs are trained.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from sgpmil.errors import SettingsError
+from sgpmil.models.registry import ModelLike, checked_value, find_model, unknown_name
 
-__all__ = ["TrainingSettings"]
+__all__ = [
+    "TrainingSettings",
+    "default_training",
+    "learning_rate",
+    "resolve_training",
+    "scaled_rate",
+    "training_base",
+]
 
 Optimiser = Literal["adamw", "adam", "sgd", "lookahead-radam"]
 Schedule = Literal["cosine", "step", "exponential", "constant"]
@@ -31,10 +47,9 @@ _CHOICES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a model is trained.
+    """Settings of a training.
 
-    The defaults are those of SGPMIL; `sgpmil.training.defaults.default_training` gives those of
-    each model.
+    The defaults are those of SGPMIL; `default_training` gives those of each model.
 
     Args:
         epochs: Number of epochs.
@@ -131,3 +146,150 @@ class TrainingSettings:
                     f"Expected {name} to be one of {', '.join(get_args(choice))}, "
                     f"but got {getattr(self, name)!r}."
                 )
+
+
+def learning_rate(settings: TrainingSettings, epoch: int) -> float:
+    r"""Return the learning rate of an epoch, counted from 0.
+
+    With peak $\eta$, warm-up start $\eta_0$ and $W$ warm-up epochs of $T$: rising linearly from
+    $\eta_0$ at epoch 0 to $\eta$ at epoch $W - 1$, and from epoch $W$ on, with $u = t - W$, floor
+    $\eta_1$, factor $\gamma$ (`decay`) and $E$ epochs (`decay_epochs`):
+
+    - cosine: $\eta_1 + (\eta - \eta_1)\,\tfrac12\big(1 + \cos(\pi u / (T - W))\big)$
+    - step: $\eta\,\gamma^{\lfloor u / E \rfloor}$
+    - exponential: $\eta\,\gamma^{\max(0,\, u - E + 1)}$
+    - constant: $\eta$
+
+    Example:
+        >>> learning_rate(TrainingSettings(epochs=20, learning_rate=1.0), 6)
+        1.0
+    """
+    peak, floor = settings.learning_rate, settings.min_learning_rate
+    warmup = min(settings.warmup_epochs, settings.epochs)
+    if epoch < warmup:
+        start = settings.warmup_learning_rate
+        return start + (peak - start) * epoch / max(1, warmup - 1) if warmup > 1 else peak
+    past = epoch - warmup
+    match settings.schedule:
+        case "cosine":
+            progress = past / max(1, settings.epochs - warmup)
+            return floor + (peak - floor) * (1 + math.cos(math.pi * progress)) / 2
+        case "step":
+            return peak * settings.decay ** (past // settings.decay_epochs)
+        case "exponential":
+            return peak * settings.decay ** max(0, past - settings.decay_epochs + 1)
+        case "constant":
+            return peak
+
+
+def default_training(model: ModelLike) -> TrainingSettings:
+    """Return the training settings of a model.
+
+    Args:
+        model: A name of `sgpmil.list_models`, a class, or a model. One that is not registered, or
+            registered without a training, is trained as SGPMIL is.
+
+    Raises:
+        SettingsError: A training setting that the model was registered with does not exist.
+
+    Example:
+        >>> default_training("clam-sb").patience
+        20
+    """
+    try:
+        training = find_model(model).training
+    except SettingsError:  # no such name
+        training = {}
+    return _replaced(TrainingSettings(), training)
+
+
+def resolve_training(
+    model: ModelLike, training: TrainingSettings | Mapping[str, Any] | None
+) -> TrainingSettings:
+    """Return the training settings of a model with single values replaced.
+
+    Where the values change the number of bags of an optimiser step and none of them is the
+    learning rate, the model's own rate is scaled: see `scaled_rate`. A given rate and a whole
+    `TrainingSettings` are kept as they are.
+
+    Args:
+        model: A name of `sgpmil.list_models`, a class, or a model.
+        training: All settings; or values that replace single ones of the model's own; or None for
+            the model's own.
+
+    Raises:
+        SettingsError: A value is unknown or impossible.
+
+    Example:
+        >>> resolve_training("clam-sb", {"epochs": 3}).learning_rate
+        0.0001
+        >>> resolve_training("clam-sb", {"bags_per_step": 4}).learning_rate
+        0.0002
+    """
+    if isinstance(training, TrainingSettings):
+        return training
+    given = dict(training or {})
+    return _replaced(training_base(model, given), given)
+
+
+def training_base(model: ModelLike, given: Mapping[str, Any]) -> TrainingSettings:
+    """Return the training settings of a model before given values replace single ones.
+
+    Args:
+        model: A name of `sgpmil.list_models`, a class, or a model.
+        given: The values by name, not checked yet.
+    """
+    own = default_training(model)
+    if "select" in given or "patience" in given:
+        # A choice of the caller needs validation slides.
+        own = replace(own, validation=TrainingSettings().validation)
+    if "learning_rate" in given:
+        return own
+    bags = math.prod(
+        _count(given.get(name, getattr(own, name)))
+        for name in ("bags_per_step", "accumulate_steps")
+    )
+    # An impossible number is refused when it replaces the model's own.
+    return replace(own, learning_rate=scaled_rate(own, bags)) if bags else own
+
+
+def scaled_rate(own: TrainingSettings, bags: int) -> float:
+    r"""Return the learning rate of a training with another number of bags an optimiser step.
+
+    With $B_0$ bags of an optimiser step (`bags_per_step` times `accumulate_steps`) at the rate
+    $\eta_0$, it is for $B$ bags
+
+    $$ \eta(B) = \eta_0 \sqrt{B / B_0}. $$
+
+    The mean gradient of more bags is less noisy by the root of their number, and a step of Adam is
+    as long as the learning rate whatever the gradient's length. The page of results on packed
+    steps has what was measured.
+
+    Args:
+        own: The training to start from.
+        bags: Bags of an optimiser step.
+
+    Example:
+        >>> scaled_rate(TrainingSettings(learning_rate=1e-3, bags_per_step=2), 8)
+        0.002
+    """
+    usual = own.bags_per_step * own.accumulate_steps
+    return own.learning_rate * math.sqrt(bags / usual)
+
+
+def _replaced(base: TrainingSettings, given: Mapping[str, Any]) -> TrainingSettings:
+    known = [field.name for field in fields(TrainingSettings)]
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise SettingsError(unknown_name("training setting", name, known))
+        values[name] = checked_value(name, value, getattr(base, name))
+    return replace(base, **values)
+
+
+def _count(value: Any) -> int:
+    """Read a number of bags; 0 where it is none."""
+    try:
+        return max(0, int(value))
+    except (TypeError, ValueError, OverflowError):
+        return 0

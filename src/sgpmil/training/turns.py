@@ -1,10 +1,11 @@
-"""Jobs that take turns, so that their work on a GPU is done side by side.
+"""Threads that take turns, so that a GPU computes the folds of a cross-validation side by side.
 
-The steps of one model leave a GPU half idle, and to launch them takes a tenth of the time they run.
-Several models can be trained at once, then, each on a stream of its own. Each has a thread, but
-only one thread runs at a time, from one step to the next: nothing here, in torch or in Lightning
-has to be safe for threads, and no recording is disturbed. Each has random numbers of its own, and
-computes what it would compute alone.
+The steps of one model leave a GPU half idle, and launching them takes a tenth of the time they run.
+So several models are trained at once, each on a stream of its own. Each has a thread, but only one
+thread runs at a time, from one step to the next: nothing here or in torch has to be safe for
+threads, and no recording is disturbed. Each has random numbers of its own, and computes what it
+would compute alone. One process a fold, measured on an NVIDIA H200, takes 15 to 39 % longer than
+threads even without the time to start the processes.
 """
 
 import signal
@@ -12,33 +13,33 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 
 from sgpmil.gpu.recording import RandomNumbers, own_stream
+from sgpmil.processes import handle_signal
 
-__all__ = ["give_way", "resting", "take_turns"]
+__all__ = ["release_turn", "take_turns", "yield_turn"]
 
 T = TypeVar("T")
 
 _here = threading.local()
 
-_PATIENCE = 0.2
-"""Seconds after which the thread that waits for jobs looks for signals."""
+_SIGNAL_PERIOD_S = 0.2
+"""Seconds after which the thread that waits for jobs handles signals."""
 
 
-def give_way() -> None:
-    """Let the other jobs have a turn each; nothing happens where there are none."""
+def yield_turn() -> None:
+    """Let each of the other jobs have a turn; do nothing where there are none."""
     worker: _Worker | None = getattr(_here, "worker", None)
     if worker is not None:
-        worker.give_way()
+        worker.yield_turn()
 
 
 @contextmanager
-def resting() -> Iterator[None]:
-    """Let other jobs run while this one waits for a GPU or a disk.
+def release_turn() -> Iterator[None]:
+    """Let other jobs run while the block waits for a GPU or a disk.
 
     The block must not draw random numbers, nor change anything that jobs share.
     """
@@ -59,19 +60,19 @@ def take_turns(
     device: torch.device,
     on_stop: Callable[[], None] = lambda: None,
 ) -> list[T]:
-    """Do jobs, several of them at once, and return their results.
+    """Run jobs, several of them at once, and return their results.
 
-    Where one fails the others are ended at their next step, and its error is raised. The caller's
-    random numbers are left as they were.
+    Where one fails, the others end at their next step, and its error is raised. The caller's random
+    numbers stay as they were.
 
     Args:
-        jobs: The jobs. They are begun in this order.
-        at_once: How many at most.
+        jobs: The jobs, in the order in which they start.
+        at_once: Largest number of jobs at once.
         device: Where they compute.
-        on_stop: Called when jobs that were begun are to end.
+        on_stop: Called when Ctrl-C ends jobs that have started.
 
     Raises:
-        KeyboardInterrupt: The user, or the system, asked to stop.
+        KeyboardInterrupt: The user pressed Ctrl-C.
     """
     before = RandomNumbers(device, shared=True)
     if at_once <= 1 or len(jobs) <= 1:
@@ -82,22 +83,25 @@ def take_turns(
             before.take_up()
     queue = _Queue(jobs)
     workers = [_Worker(number, queue, device) for number in range(min(at_once, len(jobs)))]
-    with _termination_interrupts():
-        try:
-            for worker in workers:
-                worker.start()
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.wait()
+    except BaseException:  # Ctrl-C, above all
+        # A second Ctrl-C must not interrupt what the first one ends.
+        with (
+            handle_signal(signal.SIGINT, signal.SIG_IGN),
+            handle_signal(signal.SIGTERM, signal.SIG_IGN),
+        ):
+            on_stop()
+            # A job finishes the file it is writing, and starts nothing.
+            queue.is_stopped = True
             for worker in workers:
                 worker.wait()
-        except BaseException:  # Ctrl-C, above all
-            with _deaf():
-                on_stop()
-                # Whatever a job is writing is written, and nothing is begun.
-                queue.is_stopped = True
-                for worker in workers:
-                    worker.wait()
-            raise
-        finally:
-            before.take_up()
+        raise
+    finally:
+        before.take_up()
     if queue.errors:
         raise queue.errors[min(queue.errors)]
     return [queue.results[number] for number in range(len(jobs))]
@@ -108,7 +112,7 @@ class _Stopped(Exception):  # noqa: N818 (nothing went wrong)
 
 
 class _Turn:
-    """A lock that is given to those who wait in the order they came."""
+    """A lock that goes to those who wait in the order in which they came."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -135,7 +139,7 @@ class _Turn:
                 self._is_taken = False
 
     def pass_on(self) -> None:
-        """Give and take in one: who gives is in the queue before another can give in his turn."""
+        """Give and take in one, so that this thread is in the queue before the next one gives."""
         with self._guard:
             mine = self._queue_up()
             self._waiting.popleft().release()
@@ -149,7 +153,7 @@ class _Turn:
 
 
 class _Queue:
-    """Jobs, whose turn it is, and what came of them."""
+    """Jobs, the turn, and the results."""
 
     def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
         self.turn = _Turn()
@@ -160,7 +164,7 @@ class _Queue:
         self._begun = 0
 
     def do_next(self) -> bool:
-        """Do a job; say whether there was one."""
+        """Run the next job; return whether there was one and it succeeded."""
         if self.is_stopped or self._begun == len(self._jobs):
             return False
         number = self._begun
@@ -175,13 +179,13 @@ class _Queue:
         return True
 
     def fail(self, number: int, error: BaseException) -> None:
-        """Remember what a job failed of, and end the others."""
+        """Keep the error of a job, and end the others."""
         self.errors[number] = error
         self.is_stopped = True
 
 
 class _Worker:
-    """A thread that does jobs one after another, when it is its turn."""
+    """A thread that runs jobs one after another, in its turns."""
 
     def __init__(self, number: int, queue: _Queue, device: torch.device) -> None:
         self._number = number
@@ -192,16 +196,16 @@ class _Worker:
         self._is_done = threading.Event()
 
     def start(self) -> None:
-        """Begin with the first job."""
+        """Start with the first job."""
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until it has none left, if it was started.
+        """Wait until it has no job left, if it was started.
 
-        Not by joining the thread: one that is interrupted takes it for ended.
+        Not by joining the thread: after an interrupted join, Python believes that it has ended.
         """
-        while self._thread.ident is not None and not self._is_done.wait(_PATIENCE):
-            pass  # a signal that another thread was given is looked at between two waits
+        while self._thread.ident is not None and not self._is_done.wait(_SIGNAL_PERIOD_S):
+            pass  # Python handles signals between two waits
 
     def _work(self) -> None:
         _here.worker = self
@@ -227,8 +231,8 @@ class _Worker:
         self._random.put_aside()
         self._queue.turn.give()
 
-    def give_way(self) -> None:
-        """Let others have a turn, and end if the jobs are to."""
+    def yield_turn(self) -> None:
+        """Let others have a turn, and end the job where all jobs end."""
         if self._queue.turn.is_awaited:
             self._random.put_aside()
             self._queue.turn.pass_on()
@@ -242,38 +246,3 @@ class _Worker:
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
         return torch.cuda.stream(own_stream(self._device, "turns", self._number, priority=-1))
-
-
-@contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Treat a request to terminate as Ctrl-C, as Lightning does where it trains in this thread."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if callable(before):
-            before(number, frame)
-        raise KeyboardInterrupt
-
-    with _handled_by(interrupt, signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Do not hear further requests to stop while the block ends what the first one asked to end."""
-    with _handled_by(signal.SIG_IGN, signal.SIGINT), _handled_by(signal.SIG_IGN, signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def _handled_by(handler: Any, number: signal.Signals) -> Iterator[None]:
-    before = signal.getsignal(number)
-    # Only the main thread may; and what was not set from Python could not be set again.
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield
-        return
-    signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -14,7 +14,7 @@ from sgpmil.report.pages.provenance import (
     train_command,
 )
 from sgpmil.runs.run import Run
-from sgpmil.training.defaults import default_training, resolve_training
+from sgpmil.training.settings import default_training, resolve_training
 
 from .reported_run import material
 

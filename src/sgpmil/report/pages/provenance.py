@@ -13,7 +13,7 @@ from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
 from sgpmil.report.pages.number_texts import setting_text
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
-from sgpmil.training.defaults import default_training
+from sgpmil.training.settings import default_training
 
 __all__ = ["environment_section", "reproduction_section", "settings_section", "train_command"]
 

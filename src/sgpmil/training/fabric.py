@@ -1,0 +1,185 @@
+"""Lightning Fabric: devices, processes and loggers.
+
+This is the only module that imports Fabric, and it does so when a training starts: the import is
+slow. Fabric chooses the devices, starts the processes and lets them exchange tensors. Precision
+stays with `sgpmil.models.precision`, which keeps the Gaussian process at 32 bits or more and is
+the same in prediction.
+"""
+
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+
+from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.processes import compute_device, handle_signal
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+else:
+    Fabric = Any  # not imported before a training starts
+
+__all__ = [
+    "Fabric",
+    "Logger",
+    "deterministic",
+    "named_logger",
+    "start_fabric",
+    "termination_interrupts",
+]
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Anything that records metrics, such as every logger of Lightning."""
+
+    def log_metrics(self, metrics: dict[str, int | float], step: int | None = None) -> None:
+        """Record the metrics of an epoch."""
+        ...
+
+    def finalize(self, status: str) -> None:
+        """End the record with ``success`` or ``failed``."""
+        ...
+
+
+def start_fabric(
+    device: str = "auto", *, devices: int = 1, num_nodes: int = 1, strategy: str = "auto"
+) -> Fabric:
+    """Return Fabric for a training; its `launch` starts the other processes.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``gpu``.
+        devices: GPUs, or processes on CPUs, of each machine.
+        num_nodes: Number of machines.
+        strategy: Fabric's name for how they work together.
+
+    Raises:
+        SettingsError: A GPU is asked for and there is none, or Fabric refuses the combination.
+    """
+    kind = compute_device(device)
+    chosen: list[int] | int = devices
+    if devices == 1 and kind.type == "cuda":
+        chosen = [torch.cuda.current_device() if kind.index is None else kind.index]
+    with quiet_lightning():
+        try:
+            return _fabric_package("").Fabric(
+                accelerator=kind.type, devices=chosen, num_nodes=num_nodes, strategy=strategy
+            )
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise SettingsError(
+                f"Expected devices, num_nodes and strategy that Lightning Fabric accepts, but got "
+                f"{devices}, {num_nodes} and '{strategy}': {' '.join(str(error).split())}"
+            ) from error
+
+
+def named_logger(name: str, folder: Path) -> Logger | None:
+    """Return the logger of a name; None for ``csv``, since ``metrics.csv`` is always written.
+
+    Args:
+        name: ``csv``, ``tensorboard``, ``mlflow`` or ``wandb``.
+        folder: Folder of the fold.
+
+    Raises:
+        MissingPartError: A package that the logger needs is not installed.
+    """
+    if name == "csv":
+        return None
+    try:
+        if name == "tensorboard":
+            build = _fabric_package(".loggers").TensorBoardLogger
+            return build(str(folder), name="tensorboard", version="")
+        loggers = _lightning_loggers(name)
+        if name == "mlflow":
+            uri = f"sqlite:///{folder.parent / 'mlflow.db'}"
+            return loggers.MLFlowLogger("sgpmil", tracking_uri=uri)
+        return loggers.WandbLogger(project="sgpmil", save_dir=str(folder), offline=True)
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"The logger '{name}' needs a package that is not installed: pip install {name}."
+        ) from error
+
+
+def _fabric_package(module: str) -> Any:
+    try:
+        return import_module(f"lightning_fabric{module}")
+    except ModuleNotFoundError:
+        # The package `lightning` contains Fabric too, and imports torchvision in passing.
+        _allow_torchvision()
+        return import_module(f"lightning.fabric{module}")
+
+
+def _lightning_loggers(name: str) -> Any:
+    _allow_torchvision()
+    for package in ("lightning.pytorch.loggers", "pytorch_lightning.loggers"):
+        try:
+            return import_module(package)
+        except ModuleNotFoundError:
+            continue
+    raise MissingPartError(
+        f"The logger '{name}' is Lightning's, which is not installed: pip install lightning {name}."
+    )
+
+
+def _allow_torchvision() -> None:
+    from sgpmil.torchvision_import import mend_torchvision
+
+    mend_torchvision()
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Make torch deterministic, and Lightning quiet, while the block runs.
+
+    Both are settings of the whole process: trainings that take turns need one block around them.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    # Attributes of this module are not known to type checkers.
+    memory: Any = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory
+    with quiet_lightning():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Filling memory that nobody wrote finds bugs, at the price of a pass over all memory.
+        memory.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=only_warned)
+            memory.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Hide Lightning's advice to its own users while the block runs."""
+    loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """Treat a request to terminate (SIGTERM) as Ctrl-C while the block runs."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if callable(before):
+            before(number, frame)
+        raise KeyboardInterrupt
+
+    with handle_signal(signal.SIGTERM, interrupt):
+        yield

@@ -1,0 +1,136 @@
+"""Files that the training of a fold writes: models, metrics and the checkpoint of a resume."""
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sgpmil.bags.files import atomic_path
+from sgpmil.errors import CheckpointError
+from sgpmil.models.checkpoint import save_model
+from sgpmil.models.contract import MILModel
+from sgpmil.training.turns import release_turn
+
+__all__ = ["FoldFiles"]
+
+_LAST = "last.ckpt"
+_METRICS = "metrics.csv"
+_FORMAT_VERSION = 2
+"""Version 1 was Lightning's own checkpoint, which had no number."""
+
+_COLUMNS = (
+    "epoch",
+    "learning_rate",
+    "train_loss",
+    "val_loss",
+    "val_balanced_accuracy",
+    "val_auc",
+)
+
+
+class FoldFiles:
+    """The files of a fold's training.
+
+    Args:
+        folder: Folder of the fold; None writes nothing.
+        class_names: Class names.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, folder: Path | None, class_names: tuple[str, ...], seed: int) -> None:
+        self.folder = folder
+        self.class_names = class_names
+        self.seed = seed
+
+    def save_model(self, model: MILModel, name: str) -> None:
+        """Write a model: ``best``, ``last``, ``diverged``, or ``checkpoint``, which predicts."""
+        if self.folder is not None:
+            save_model(
+                model,
+                self.folder / f"{name}.safetensors",
+                class_names=self.class_names,
+                details={"seed": self.seed, "epoch": model.epoch},
+            )
+
+    def start_metrics(self, first_epoch: int) -> None:
+        """Begin ``metrics.csv``, keeping whole rows of epochs before the first."""
+        if self.folder is None:
+            return
+        path = self.folder / _METRICS
+        rows: list[dict[str, Any]] = []
+        if path.exists():
+            with path.open(newline="") as file:
+                whole = [r for r in csv.DictReader(file) if None not in r.values()]
+            rows = [r for r in whole if int(r["epoch"]) < first_epoch]
+        with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, _COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def add_metrics(self, metrics: Mapping[str, int | float]) -> None:
+        """Append the row of an epoch to ``metrics.csv``."""
+        if self.folder is not None:
+            with (self.folder / _METRICS).open("a", newline="") as file:
+                csv.DictWriter(file, _COLUMNS).writerow(metrics)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def save_last(self, state: Mapping[str, Any]) -> None:
+        """Write the checkpoint that a resume starts from, whole or not at all."""
+        if self.folder is not None:
+            with release_turn(), atomic_path(self.folder / _LAST) as temporary:
+                torch.save({"format_version": _FORMAT_VERSION, **state}, temporary)
+
+    def read_last(self) -> dict[str, Any] | None:
+        """Read the checkpoint that a resume starts from; None where there is none.
+
+        Raises:
+            CheckpointError: It is damaged, or of a later version.
+        """
+        path = self.last
+        if path is None or not path.exists():
+            return None
+        try:
+            # weights_only: a checkpoint from elsewhere must not run code.
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _of_lightning(content) if "format_version" not in content else content
+        except Exception as error:  # a damaged file fails in many ways
+            raise self.not_resumable(error) from error
+        if content["format_version"] > _FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {content['format_version']}, but this sgpmil reads up "
+                f"to {_FORMAT_VERSION}. Upgrade sgpmil."
+            )
+        return content
+
+    @property
+    def last(self) -> Path | None:
+        """Path of the checkpoint that a resume starts from."""
+        return None if self.folder is None else self.folder / _LAST
+
+    def not_resumable(self, error: Exception) -> CheckpointError:
+        """Return the error of a checkpoint that cannot be loaded."""
+        return CheckpointError(
+            f"Expected a checkpoint of this model to resume from in {self.last}, but could not "
+            f"load it ({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
+            "Delete that file to train the fold again from its start."
+        )
+
+
+def _of_lightning(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a checkpoint of Lightning's trainer, which earlier versions wrote."""
+    kept = content["callbacks"].get("KeepCheckpoints", {})
+    prefix = "model."
+    return {
+        "format_version": 1,
+        "epoch": content["epoch"],
+        "model": {name.removeprefix(prefix): v for name, v in content["state_dict"].items()},
+        "optimiser": content["optimizer_states"][0],
+        "gradient_scaler": content.get("gradient_scaler", {}),
+        "best_score": kept["best_score"],
+        "best_epoch": kept["best_epoch"],
+        "is_stopped": False,
+    }
