@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from sgpmil.bags import Bag, BagBatch, PackedStore
-from sgpmil.bags.store_index import PackedSlide, StoreIndex
+from sgpmil.bags.store import PackedSlide, StoreIndex
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import predict
 from sgpmil.experiments.peak_memory import PeakMemory

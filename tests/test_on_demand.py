@@ -11,7 +11,6 @@ import pytest
 PACKAGES = [
     "sgpmil",
     "sgpmil.bags",
-    "sgpmil.bags.readers",
     "sgpmil.evaluation",
     "sgpmil.slides.extraction",
 ]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.readers import find_bag_files
+from sgpmil.bags.readers.formats import find_bag_files
 from sgpmil.bags.sources import FolderSource, MemorySource
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, EmptyBagError, LabelError

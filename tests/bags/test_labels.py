@@ -1,7 +1,16 @@
+from pathlib import Path
+
 import openpyxl
 import pytest
 
-from sgpmil.bags.labels import LabelTable, clean_slide_id, read_labels
+from sgpmil.bags.labels import (
+    LabelTable,
+    clean_slide_id,
+    find_column,
+    find_label_column,
+    read_labels,
+)
+from sgpmil.bags.tables import TextTable
 from sgpmil.errors import LabelError
 
 
@@ -106,3 +115,45 @@ def test_published_gleason_labels_are_ambiguous(shared_data):
     with pytest.raises(LabelError, match=r"Gleason_primary.*--label-column"):
         read_labels(path)
     assert len(read_labels(path, label_column="Gleason_primary")) > 30
+
+
+def _table(*columns):
+    return TextTable(Path("labels.csv"), columns, ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (("image", "slide_id"), "slide_id"),
+        (("FILENAME", "PATIENT"), "FILENAME"),
+        (("Slide ID", "x"), "Slide ID"),
+        (("bag_name", "split"), "bag_name"),
+    ],
+)
+def test_slide_column(columns, expected):
+    assert find_column(_table(*columns), "slide") == expected
+
+
+def test_given_column_wins_and_must_exist():
+    table = _table("slide_id", "image")
+    assert find_column(table, "slide", "image ") == "image"
+    with pytest.raises(LabelError, match=r"'wsi'.*slide_id, image.*--slide-column"):
+        find_column(table, "slide", "wsi")
+
+
+def test_patients_alone_hint_at_the_slide_table():
+    with pytest.raises(LabelError, match="--slide-table"):
+        find_column(_table("PATIENT", "KRAS"), "slide")
+
+
+def test_label_column():
+    assert find_label_column(_table("slide_id", "class", "label")) == "label"
+    assert find_label_column(_table("case_id", "slide_id", "BRAF", "fold_0")) == ("BRAF")
+    assert find_label_column(_table("a", "b"), slide_column="a") == "b"
+
+
+def test_ambiguous_label_column_names_columns_and_option():
+    with pytest.raises(LabelError, match=r"slide_id, g1, g2 .*--label-column"):
+        find_label_column(_table("slide_id", "g1", "g2"))
+    with pytest.raises(LabelError, match="Correct --label-column"):
+        find_label_column(_table("slide_id", "g1"), "g3")

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sgpmil.bags.array_writer import ArrayWriter
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.packing import pack_bags
+from sgpmil.bags.packing import ArrayWriter, pack_bags
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.errors import BagError
@@ -86,7 +85,7 @@ def test_existing_store_is_kept_unless_told(tmp_path, dataset):
 def test_other_folders_are_never_replaced(tmp_path, dataset):
     (tmp_path / "notes.txt").write_text("mine")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(BagError, match="something else"):
+        with pytest.raises(BagError, match="other files"):
             pack_bags(dataset, path, overwrite=True)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -149,3 +148,29 @@ def test_killed_pack_leaves_no_store(tmp_path, dataset):
     assert not path.exists()
     assert not is_store(path)
     assert torch.equal(pack_bags(dataset, path).read("a").features, dataset[0].features)
+
+
+@given(st.lists(st.integers(0, 200), max_size=12), st.sampled_from(["float16", "int64"]))
+def test_grows_as_one_array(tmp_path_factory, sizes, dtype):
+    path = tmp_path_factory.mktemp("array") / "a.npy"
+    blocks = [np.full((size, 3), i) for i, size in enumerate(sizes)]
+    with ArrayWriter(path, (3,), dtype) as writer:
+        for block in blocks:
+            writer.append(block)
+    found = np.load(path)
+    assert found.dtype == np.dtype(dtype)
+    assert np.array_equal(found, np.concatenate([np.zeros((0, 3)), *blocks]))
+
+
+def test_vectors_can_be_mapped(tmp_path):
+    with ArrayWriter(tmp_path / "a.npy", (), "int64") as writer:
+        writer.append(np.arange(5))
+    assert np.load(tmp_path / "a.npy", mmap_mode="r").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_wrong_rows(tmp_path):
+    with (
+        pytest.raises(ValueError, match=r"\(2,\) instead of \(3,\)"),
+        ArrayWriter(tmp_path / "a.npy", (3,), "float32") as writer,
+    ):
+        writer.append(np.zeros((1, 2)))

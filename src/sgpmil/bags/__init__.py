@@ -1,15 +1,15 @@
-"""Embeddings on disk become bags in memory.
+"""Bags of instances, read from the embeddings of slides.
 
-A slide is a *bag* of instances: the embeddings of its patches, with one label. This room reads
-the files that other tools write, joins them with labels and splits, and hands out bags one at
-a time::
+A slide is a *bag* of instances: the embeddings of its patches, with one label. This package reads
+the files that other tools write, joins them with labels and splits, and returns bags one at a
+time::
 
     bag files --readers--> BagSource --BagDataset--> Bag, Bag, ... --pack--> BagBatch
     label table --labels--> LabelTable --splits--> Fold, Fold, ...
 
-`read_bags` opens a data set, `inspect_folder` says what is wrong with one, `pack_bags` turns
-it into a packed store that reads fast. pandas and scikit-learn are not used here, and HDF5 is
-loaded with the first file that needs it, so that importing the package stays quick.
+`read_bags` opens a data set, `inspect_folder` lists its faults, `pack_bags` turns it into a packed
+store that reads fast. A `Target` says what a label is. HDF5 is imported with the first file that
+needs it, so that importing the package stays quick.
 """
 
 from typing import TYPE_CHECKING
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
         inspect_folder,
     )
     from sgpmil.bags.labels import LabelRow, LabelTable, read_labels
-    from sgpmil.bags.packed_npz import read_packed_npz
     from sgpmil.bags.packing import pack_bags
-    from sgpmil.bags.readers import (
+    from sgpmil.bags.readers.formats import (
         BagFile,
         BagFormat,
-        BagHeader,
         detect_format,
         find_bag_files,
         peek_bag,
-        read_bag,
     )
-    from sgpmil.bags.reading import EmptySlideWarning, SkippedSlideWarning, read_bags
+    from sgpmil.bags.readers.raw import BagHeader
+    from sgpmil.bags.reading import (
+        EmptySlideWarning,
+        SkippedSlideWarning,
+        read_bags,
+        read_packed_npz,
+    )
     from sgpmil.bags.sources import BagSource, FolderSource, MemorySource
     from sgpmil.bags.split_files import read_splits, write_splits
     from sgpmil.bags.splits import (
@@ -59,9 +62,9 @@ else:
             "Bag": "bag",
             "BagBatch": "bag",
             "BagDataset": "dataset",
-            "BagFile": "readers",
-            "BagFormat": "readers",
-            "BagHeader": "readers",
+            "BagFile": "readers.formats",
+            "BagFormat": "readers.formats",
+            "BagHeader": "readers.raw",
             "BagSource": "sources",
             "ClassCount": "inspection",
             "ClassTarget": "target",
@@ -83,18 +86,17 @@ else:
             "UnreadableSlide": "inspection",
             "check_folds": "splits",
             "class_order": "target",
-            "detect_format": "readers",
-            "find_bag_files": "readers",
+            "detect_format": "readers.formats",
+            "find_bag_files": "readers.formats",
             "inspect_folder": "inspection",
             "is_store": "store",
             "make_kfold": "splits",
             "make_monte_carlo": "splits",
             "pack_bags": "packing",
-            "peek_bag": "readers",
-            "read_bag": "readers",
+            "peek_bag": "readers.formats",
             "read_bags": "reading",
             "read_labels": "labels",
-            "read_packed_npz": "packed_npz",
+            "read_packed_npz": "reading",
             "read_splits": "split_files",
             "read_target": "target",
             "write_splits": "split_files",
@@ -137,7 +139,6 @@ __all__ = [
     "make_monte_carlo",
     "pack_bags",
     "peek_bag",
-    "read_bag",
     "read_bags",
     "read_labels",
     "read_packed_npz",

@@ -1,8 +1,8 @@
-"""A bag, and bags packed end to end.
+"""Bags, and batches of bags packed end to end.
 
 A slide is a *bag* of instances (patch embeddings) with one label. A batch of bags is one long
 matrix of instances and the offsets at which each bag begins, so that every dense layer is one
-large matrix product and nothing is spent on padding.
+large matrix product and nothing is wasted on padding.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from sgpmil.bags.segments import Segments
+from sgpmil.bags.target import Label
 from sgpmil.errors import BagError, EmptyBagError
 from sgpmil.shapes import Float, Int
 
 __all__ = ["NO_LABEL", "Bag", "BagBatch"]
 
 NO_LABEL = -1
-"""The label of a bag in a `BagBatch` whose class is unknown."""
+"""The label of a bag in a `BagBatch` whose label is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,14 @@ class Bag:
     """The instances of one slide.
 
     Args:
-        features: Embedding of each instance; of a packed store in half precision, where that is
-            how they were extracted.
+        features: Embedding of each instance, in half precision where a packed store has it so.
         slide_id: Name of the slide, unique in a data set.
         case_id: Patient the slide belongs to; the slide's own name where unknown.
-        label: Class index, or None where unknown.
+        label: Label as the data set's target has it (a class index), or None where unknown.
         coords: Top-left corner of each instance in level-0 pixels (x, y).
         patch_size: Side of an instance in level-0 pixels.
         instance_labels: Class of each instance, where known (evaluation only).
-        is_finite: Whether the features are known to be finite, and need not be looked at.
+        is_finite: Whether the features are known to be finite, so that they are not checked.
 
     Raises:
         EmptyBagError: There are no instances.
@@ -48,7 +48,7 @@ class Bag:
     features: Float[Tensor, "N D"]
     slide_id: str
     case_id: str = ""
-    label: int | None = None
+    label: Label | None = None
     coords: Int[Tensor, "N 2"] | None = None
     patch_size: int | None = None
     instance_labels: Int[Tensor, " N"] | None = None
@@ -72,7 +72,7 @@ class Bag:
         """Number of features D of an instance."""
         return self.features.shape[1]
 
-    def labelled(self, label: int | None, case_id: str) -> "Bag":
+    def labelled(self, label: Label | None, case_id: str) -> "Bag":
         """Return the same bag under another label and case."""
         return replace(self, label=label, case_id=case_id)
 
@@ -83,13 +83,13 @@ class BagBatch:
 
     Args:
         features: Instances of all bags.
-        offsets: First row of each bag, and the end of the last. They stay in the main memory: what
-            is cut by them on a GPU must not wait for it.
-        labels: Class index of each bag; `NO_LABEL` where unknown.
+        offsets: First row of each bag, and the end of the last. They stay in main memory, so that
+            cutting a batch into bags does not wait for the GPU.
+        labels: Label of each bag; `NO_LABEL` where unknown.
         slide_ids: Name of each bag's slide.
         coords: Top-left corners in level-0 pixels, where every bag has them.
         patch_sizes: Side of an instance in level-0 pixels, a value a bag; 0 where unknown.
-        bounds: The offsets where the features are; copied there where not given.
+        bounds: The offsets on the device of the features; copied there where not given.
 
     Example:
         >>> bags = [Bag(torch.ones(3, 2), "a", label=0), Bag(torch.ones(1, 2), "b", label=1)]
@@ -145,14 +145,14 @@ class BagBatch:
 
     @property
     def segments(self) -> Segments:
-        """How the instances divide into bags."""
+        """The rows of each bag."""
         if self.bounds is None:
             return Segments.of(self.offsets, self.features.device)
         return Segments(self.offsets, self.bounds)
 
     @property
     def sizes(self) -> Int[Tensor, " B"]:
-        """Number of instances of each bag, where the features are."""
+        """Number of instances of each bag, on the device of the features."""
         return self.segments.sizes
 
     @property
@@ -199,7 +199,7 @@ class BagBatch:
 
 
 def _end_to_end(bags: Sequence[Bag]) -> Float[Tensor, "T D"]:
-    if len(bags) == 1:  # it may be larger than what is left of the memory: it is not copied
+    if len(bags) == 1:  # not copied: it may be larger than the free memory
         return bags[0].features
     return torch.cat([bag.features for bag in bags])
 
@@ -228,8 +228,8 @@ def _check_shapes(bag: Bag) -> None:
 
 
 def _check_finite(bag: Bag) -> None:
-    # A sum is NaN or infinite as soon as one entry is: one pass, no mask of the bag's size. Sums
-    # of large entries may be too, whence the mask where one is.
+    # A sum is NaN or infinite if one entry is: one pass, no mask of the bag's size. Sums of large
+    # entries may overflow too; the mask then decides.
     if torch.isfinite(bag.features.sum(dim=1)).all():
         return
     rows = (~torch.isfinite(bag.features)).any(dim=1).nonzero().flatten()

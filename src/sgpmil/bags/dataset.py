@@ -1,4 +1,4 @@
-"""A data set: bags with labels, read one at a time when asked for."""
+"""Data sets: bags with labels, read one at a time on demand."""
 
 import hashlib
 from collections import Counter
@@ -219,7 +219,7 @@ class BagDataset:
         return replace(self, source=MemorySource(bags, stamps))
 
     def nbytes_estimate(self) -> int:
-        """Return about how many bytes the data set takes in memory, in float32."""
+        """Estimate the bytes that the data set takes in memory, in float32."""
         headers = [self.source.header(slide_id) for slide_id in self.slide_ids]
         return sum(
             h.num_instances * (4 * h.feature_dim + 16 * h.has_coords + 8 * h.has_instance_labels)
@@ -229,7 +229,7 @@ class BagDataset:
     def fingerprint(self) -> str:
         """Return a digest that changes with slides, cases, labels or the content of a bag.
 
-        The content of a file is taken as unchanged while its size and time of change are.
+        A file counts as unchanged while its size and time of change stay the same.
         """
         digest = hashlib.sha256(repr(self.target.names).encode())
         for row in zip(self.slide_ids, self.case_ids, self.labels, strict=True):

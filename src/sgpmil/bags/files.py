@@ -1,4 +1,4 @@
-"""Files that are either whole or absent."""
+"""Atomic writing: files that are whole or absent."""
 
 import os
 import uuid
@@ -16,7 +16,7 @@ def temporary_sibling(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary name in the folder of `path`, renamed to `path` when the block succeeds.
+    """Yield a temporary name in the folder of `path`, renamed to `path` if the block succeeds.
 
     The content reaches the disk before the rename, so that a reader (and the folder after a
     crash) sees the old file or the new one and never a part. If the block fails, the temporary

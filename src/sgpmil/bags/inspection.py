@@ -1,7 +1,6 @@
-"""Looking through a folder of bags before anything is trained on it.
+"""Inspection of a folder of bags before training.
 
-Every bag is read, one at a time, and whatever is wrong with one of them is noted rather than
-raised.
+Every bag is read, one at a time. What is wrong with it is noted, not raised.
 """
 
 from collections import Counter
@@ -13,8 +12,9 @@ from statistics import median
 import torch
 
 from sgpmil.bags.labels import LabelTable
-from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
-from sgpmil.bags.readers import BagFile, BagHeader, find_bag_files, peek_bag, read_raw
+from sgpmil.bags.readers.formats import BagFile, find_bag_files, peek_bag, read_raw
+from sgpmil.bags.readers.raw import BagHeader
+from sgpmil.bags.reading import is_packed_npz, read_packed_npz
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.target import class_order
@@ -51,7 +51,7 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a folder of bags holds.
+    """Content and faults of a folder of bags.
 
     Args:
         folder: The folder.
@@ -121,12 +121,12 @@ def inspect_folder(
     *,
     on_bag: Callable[[str], None] | None = None,
 ) -> Inspection:
-    """Read every bag of a folder and report what there is and what is wrong.
+    """Read every bag of a folder and report its content and faults.
 
     Args:
         folder: Folder of bag files, a packed store, or a `.npz` file of many bags.
         labels: Labels to compare the slides with; those stored with the bags where not given.
-        on_bag: Called with the name of each slide that was looked at.
+        on_bag: Called with the name of each slide that was read.
 
     Raises:
         BagError: There are no bags at all.

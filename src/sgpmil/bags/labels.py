@@ -1,48 +1,76 @@
-"""The label of each slide and the patient it comes from.
+"""Labels of slides, and the patients the slides come from.
 
-Tables of labels come from many tools, so the columns are found by their usual names, and ids
+Tables of labels come from many tools. Columns are found by their usual names, and slide names
 may carry the suffix of a slide or bag file.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from sgpmil.bags.label_columns import CASE_COLUMNS, SLIDE_COLUMNS, find_column, find_label_column
 from sgpmil.bags.tables import TextTable, listed, read_table
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import LabelError
 
-__all__ = ["LabelRow", "LabelTable", "clean_slide_id", "read_labels"]
+__all__ = ["LabelRow", "LabelTable", "clean_slide_id", "find_column", "read_labels"]
 
-# Only these are cut off: what else follows a dot is part of a name (TCGA's are full of dots).
-_SUFFIXES = frozenset(
-    [
-        ".svs",
-        ".tif",
-        ".tiff",
-        ".ndpi",
-        ".mrxs",
-        ".scn",
-        ".vms",
-        ".vmu",
-        ".bif",
-        ".svslide",
-        ".dcm",
-        ".czi",
-        ".isyntax",
-        ".qptiff",
-        ".vsi",
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".h5",
-        ".hdf5",
-        ".pt",
-        ".pth",
-        ".npy",
-        ".npz",
-    ]
+_What = Literal["slide", "case", "label"]
+
+# The surest name first.
+_USUAL: dict[_What, tuple[str, ...]] = {
+    "slide": (
+        "slide_id",
+        "slide",
+        "slide_name",
+        "wsi_id",
+        "wsi",
+        "wsi_name",
+        "bag_name",
+        "bag_id",
+        "bag",
+        "image_id",
+        "image",
+        "image_name",
+        "filename",
+        "file_name",
+        "file",
+        "slide_path",
+        "path",
+    ),
+    "case": (
+        "case_id",
+        "case",
+        "patient_id",
+        "patient",
+        "patientid",
+        "case_submitter_id",
+        "submitter_id",
+        "subject_id",
+        "subject",
+        "donor_id",
+        "donor",
+    ),
+    "label": (
+        "label",
+        "slide_label",
+        "bag_label",
+        "target",
+        "class",
+        "category",
+        "diagnosis",
+        "y",
+    ),
+}
+_FOLD = re.compile(r"(fold|split)(_?\d+)?")
+
+# Only these are removed: other text after a dot is part of a name (TCGA's are full of dots).
+_SUFFIX = re.compile(
+    r"\.(svs|tiff?|ndpi|mrxs|scn|vms|vmu|bif|svslide|dcm|czi|isyntax|qptiff|vsi|png|jpe?g|"
+    r"h5|hdf5|pth?|np[yz])",
+    re.IGNORECASE,
 )
 _UNKNOWN = frozenset({"", "nan", "na", "n/a", "#n/a"})
 
@@ -63,7 +91,7 @@ class LabelTable:
     Args:
         slide_ids: Name of each slide, each once.
         case_ids: Patient each slide comes from.
-        labels: Name of each slide's class.
+        labels: Label of each slide as text: the name of its class.
 
     Raises:
         LabelError: The lengths differ, or a slide is named twice.
@@ -97,6 +125,11 @@ class LabelTable:
 
     def __iter__(self) -> Iterator[LabelRow]:
         return map(LabelRow, self.slide_ids, self.case_ids, self.labels)
+
+    @property
+    def target(self) -> Target:
+        """What the labels are: classes, in the order of `class_order`."""
+        return ClassTarget.of(self.labels)
 
     def row(self, slide_id: str) -> LabelRow:
         """Return label and case of a slide.
@@ -138,17 +171,18 @@ def read_labels(
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
     table = read_table(path)
-    label_name = find_label_column(table, label_column, slide_column, case_column)
+    labels = table.column(find_label_column(table, label_column, slide_column, case_column))
     if slide_table is not None:
-        return _through_patients(
-            table, read_table(slide_table), label_name, slide_column, case_column
-        )
-    slide_name = find_column(table, "slide", SLIDE_COLUMNS, slide_column)
-    case_name = find_column(table, "case", CASE_COLUMNS, case_column, required=False)
-    slides = [clean_slide_id(cell) for cell in table.column(slide_name or "")]
-    cases = slides if case_name is None else table.column(case_name)
-    rows = zip(slides, cases, table.column(label_name), strict=True)
-    return _as_table([LabelRow(*row) for row in rows], path)
+        label_of = _patient_labels(table, labels, case_column)
+        path, table = slide_table, read_table(slide_table)
+        cases = table.column(find_column(table, "case", case_column))
+        labels = tuple(label_of.get(case, "") for case in cases)
+    slides = [
+        clean_slide_id(cell) for cell in table.column(find_column(table, "slide", slide_column))
+    ]
+    has_cases = case_column is not None or _usual_column(table, "case") is not None
+    cases = table.column(find_column(table, "case", case_column)) if has_cases else tuple(slides)
+    return _as_table(list(map(LabelRow, slides, cases, labels)), path)
 
 
 def clean_slide_id(text: str) -> str:
@@ -162,32 +196,88 @@ def clean_slide_id(text: str) -> str:
     """
     name = PurePosixPath(text.strip().replace("\\", "/")).name
     suffix = PurePosixPath(name).suffix
-    return name.removesuffix(suffix) if suffix.lower() in _SUFFIXES else name
+    return name.removesuffix(suffix) if _SUFFIX.fullmatch(suffix) else name
 
 
-def _through_patients(
-    patients: TextTable,
-    slides: TextTable,
-    label_name: str,
-    slide_column: str | None,
-    case_column: str | None,
-) -> LabelTable:
-    """Give each slide of a slide table the label of its patient."""
-    case_name = find_column(patients, "case", CASE_COLUMNS, case_column)
+def find_column(table: TextTable, what: _What, given: str | None = None) -> str:
+    """Return the name of a column as the table spells it.
+
+    Args:
+        table: The table.
+        what: The content of the column.
+        given: The user's name for it; found by the usual names where not given.
+
+    Raises:
+        LabelError: The column is not found.
+    """
+    found = _usual_column(table, what) if given is None else given.strip()
+    if found in table.columns:
+        return str(found)
+    columns = f"but got the columns {', '.join(table.columns)} ({table.path})."
+    if given is not None:
+        raise LabelError(f"Expected a column '{found}', {columns} Correct --{what}-column.")
+    hint = (
+        " Where labels are given to patients, add --slide-table."
+        if what == "slide" and _usual_column(table, "case") is not None
+        else ""
+    )
+    raise LabelError(
+        f"Expected a column of {what}s such as '{_USUAL[what][0]}', {columns} "
+        f"Name it with --{what}-column.{hint}"
+    )
+
+
+def find_label_column(
+    table: TextTable,
+    given: str | None = None,
+    slide_column: str | None = None,
+    case_column: str | None = None,
+) -> str:
+    """Return the column of labels: one of a usual name, or the only one that is left.
+
+    Raises:
+        LabelError: The column is not found, or there are several to choose from.
+    """
+    if given is not None:
+        return find_column(table, "label", given)
+    usual = _usual_column(table, "label")
+    taken = {*_USUAL["slide"], *_USUAL["case"]}
+    left = [
+        name
+        for key, name in _by_key(table).items()
+        if key not in taken and name not in (slide_column, case_column) and not _FOLD.fullmatch(key)
+    ]
+    if usual is not None or len(left) == 1:
+        return usual or left[0]
+    raise LabelError(
+        f"Expected a column 'label', but got the columns {', '.join(table.columns)} "
+        f"({table.path}). Name the one to learn with --label-column."
+    )
+
+
+def _usual_column(table: TextTable, what: _What) -> str | None:
+    by_key = _by_key(table)
+    return next((by_key[name] for name in _USUAL[what] if name in by_key), None)
+
+
+def _by_key(table: TextTable) -> dict[str, str]:
+    """Index the named columns by lower case and underscores; the first of equal ones wins."""
+    named = [name for name in table.columns if name]
+    return {re.sub(r"[\s\-.]+", "_", name.casefold()): name for name in reversed(named)}
+
+
+def _patient_labels(
+    table: TextTable, labels: Sequence[str], case_column: str | None
+) -> dict[str, str]:
     label_of: dict[str, str] = {}
-    for case, label in zip(
-        patients.column(case_name or ""), patients.column(label_name), strict=True
-    ):
+    cases = table.column(find_column(table, "case", case_column))
+    for case, label in zip(cases, labels, strict=True):
         if label_of.setdefault(case, label) != label:
             raise LabelError(
                 f"Expected one label a patient, but '{case}' has '{label_of[case]}' and "
-                f"'{label}' ({patients.path}). Keep one row of it."
+                f"'{label}' ({table.path}). Keep one row of it."
             )
-    case_name = find_column(slides, "case", CASE_COLUMNS, case_column)
-    slide_name = find_column(slides, "slide", SLIDE_COLUMNS, slide_column)
-    pairs = zip(slides.column(case_name or ""), slides.column(slide_name or ""), strict=True)
-    rows = [LabelRow(clean_slide_id(slide), case, label_of.get(case, "")) for case, slide in pairs]
-    return _as_table(rows, slides.path)
+    return label_of
 
 
 def _as_table(rows: list[LabelRow], path: Path) -> LabelTable:
@@ -206,7 +296,7 @@ def _as_table(rows: list[LabelRow], path: Path) -> LabelTable:
     )
 
 
-def _refuse_duplicates(slide_ids: tuple[str, ...] | list[str], where: str) -> None:
+def _refuse_duplicates(slide_ids: Sequence[str], where: str) -> None:
     counts = [(slide_id, n) for slide_id, n in Counter(slide_ids).items() if n > 1]
     if counts:
         shown = listed([f"{slide_id} ({n} times)" for slide_id, n in counts])

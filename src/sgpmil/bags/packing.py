@@ -1,25 +1,32 @@
-"""Packing a data set into a store, in one pass over its bags."""
+"""Packing of a data set into a store, in one pass over its bags."""
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgpmil.bags.array_writer import ArrayWriter
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
 from sgpmil.bags.files import temporary_sibling, write_text
-from sgpmil.bags.readers import BagHeader
-from sgpmil.bags.store import INDEX_NAME, PackedStore, is_store
-from sgpmil.bags.store_index import LeftOutSlide, PackedSlide, StoreIndex
+from sgpmil.bags.readers.raw import BagHeader
+from sgpmil.bags.store import (
+    INDEX_NAME,
+    LeftOutSlide,
+    PackedSlide,
+    PackedStore,
+    StoreIndex,
+    is_store,
+)
 from sgpmil.errors import BagError
 
-__all__ = ["pack_bags"]
+__all__ = ["ArrayWriter", "pack_bags"]
 
 
 def pack_bags(
@@ -31,14 +38,14 @@ def pack_bags(
     on_bad: Literal["error", "skip"] = "error",
     on_bag: Callable[[str], None] | None = None,
 ) -> PackedStore:
-    """Pack a data set into a store, which appears as a whole or not at all.
+    """Pack a data set into a store, whole or not at all.
 
     Args:
         dataset: Bags to pack, read one at a time.
         path: Folder to make.
         dtype: Type of the features; that of the source where it is float16, else float32.
         overwrite: Replace a store that is there already. Another folder is never replaced.
-        on_bad: What to do about a bag that is damaged, empty or not finite.
+        on_bad: Whether to refuse or to leave out a bag that is damaged, empty or not finite.
         on_bag: Called with the name of each slide that was packed.
 
     Raises:
@@ -70,7 +77,7 @@ def _refuse_taken(path: Path, overwrite: bool) -> None:
             )
     elif path.exists() and (path.is_file() or any(path.iterdir())):
         raise BagError(
-            f"Expected a new folder, but there is something else already ({path}). "
+            f"Expected a new folder, but there are other files already ({path}). "
             "Choose another folder."
         )
 
@@ -131,8 +138,8 @@ def _write(
 
 
 def _arrays(bag: Bag, dtype: str) -> dict[str, NDArray[Any]]:
-    """Return the rows of a bag; zeros stand where it has no coordinates or labels."""
-    # An overflow is reported below, with what to do about it.
+    """Return the rows of a bag, with zeros for missing coordinates and instance labels."""
+    # An overflow is reported below.
     with np.errstate(over="ignore"):
         features = bag.features.numpy().astype(dtype)
     if dtype == "float16" and not np.isfinite(features).all():
@@ -164,3 +171,60 @@ def _packed_slide(bag: Bag, header: BagHeader, stamp: str) -> PackedSlide:
         has_instance_labels=bag.instance_labels is not None,
         stamp=stamp,
     )
+
+
+class ArrayWriter:
+    """A `.npy` file that grows along its first axis, until it is closed.
+
+    Args:
+        path: File to write.
+        row_shape: Shape of a row.
+        dtype: Data type of the file.
+    """
+
+    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: str) -> None:
+        self._row_shape = row_shape
+        self._dtype = np.dtype(dtype)
+        self._rows = 0
+        self._file = path.open("wb")
+        self._write_header()
+        self._header_size = self._file.tell()
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error_type is None:
+                self._finish()
+        finally:
+            self._file.close()
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Write rows at the end."""
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"rows of shape {rows.shape[1:]} instead of {self._row_shape}")
+        np.ascontiguousarray(rows, dtype=self._dtype).tofile(self._file)
+        self._rows += len(rows)
+
+    def _finish(self) -> None:
+        self._file.seek(0)
+        self._write_header()
+        if self._file.tell() != self._header_size:
+            raise ValueError("the header of the array outgrew its place")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _write_header(self) -> None:
+        # numpy pads the header so that the first axis may grow to any length in place.
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self._rows, *self._row_shape),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)

@@ -1,22 +1,32 @@
-"""Opening a data set: bags of any kind, put together with their labels."""
+"""Data sets on disk: bags of any format, joined with their labels."""
 
 import warnings
+import zipfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
 from sgpmil.bags.labels import LabelTable, read_labels
-from sgpmil.bags.packed_npz import is_packed_npz, read_packed_npz
 from sgpmil.bags.packing import pack_bags
-from sgpmil.bags.readers import BagFile, find_bag_files
+from sgpmil.bags.readers.formats import BagFile, find_bag_files
+from sgpmil.bags.readers.numpy_files import load_npz
 from sgpmil.bags.sources import FolderSource
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, LabelError
 
-__all__ = ["EmptySlideWarning", "SkippedSlideWarning", "read_bags"]
+__all__ = [
+    "EmptySlideWarning",
+    "SkippedSlideWarning",
+    "is_packed_npz",
+    "read_bags",
+    "read_packed_npz",
+]
 
 
 class EmptySlideWarning(UserWarning):
@@ -24,7 +34,7 @@ class EmptySlideWarning(UserWarning):
 
 
 class SkippedSlideWarning(UserWarning):
-    """Slides were left out of a data set as the caller asked for."""
+    """Slides were left out of a data set, as the caller asked."""
 
 
 def read_bags(
@@ -40,7 +50,7 @@ def read_bags(
     on_bad: Literal["error", "skip"] = "error",
     cache: Path | str | None = None,
 ) -> BagDataset:
-    """Open a data set; bags are read when they are asked for.
+    """Open a data set, whose bags are read on demand.
 
     Slides without instances are left out with a warning: extraction writes them for slides
     without tissue. NaN and infinity are found when a bag is read.
@@ -55,9 +65,10 @@ def read_bags(
         label_column: Column of labels in the table.
         case_column: Column of patients in the table.
         slide_table: Table of the slides of each patient, where labels are given to patients.
-        on_mismatch: What to do about slides without a label and labels without a slide.
-        on_bad: What to do about damaged files and bags that are not finite. "skip" reads
-            every bag once to find them.
+        on_mismatch: Whether to refuse or to leave out slides without a label and labels without
+            a slide.
+        on_bad: Whether to refuse or to leave out damaged files and bags that are not finite.
+            "skip" reads every bag once to find them.
         cache: Packed store to make of the bags, and to read from while they do not change.
 
     Raises:
@@ -65,7 +76,7 @@ def read_bags(
         LabelError: The table is unreadable or does not fit the bags.
     """
     folder = Path(folder)
-    # Slides that exist but are not usable: their labels are not labels without a slide.
+    # Slides that exist but are not usable, whose labels are no labels without a slide.
     unusable: set[str] = set()
     if is_store(folder):
         store = PackedStore.open(folder)
@@ -91,8 +102,77 @@ def read_bags(
             case_column=case_column,
             slide_table=None if slide_table is None else Path(slide_table),
         )
-    matched = _match(dataset, labels, unusable, on_mismatch, where)
-    return _with_labels(matched, labels, classes)
+    dataset = _match(dataset, labels, unusable, on_mismatch, where)
+    rows = [labels.row(slide_id) for slide_id in dataset.slide_ids]
+    target = ClassTarget.of([row.label for row in rows], classes)
+    return replace(
+        dataset,
+        case_ids=tuple(row.case_id for row in rows),
+        labels=tuple(target.encode(row.label) for row in rows),
+        target=target,
+    )
+
+
+def is_packed_npz(path: Path) -> bool:
+    """Return whether a file is a `.npz` with several bags, by its list of arrays alone."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "offsets.npy" in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def read_packed_npz(path: Path) -> BagDataset:
+    """Read a `.npz` file of many bags, as the classic MIL sets have it, into memory.
+
+    Args:
+        path: `.npz` with `features` (all instances), `offsets` (where each bag begins, and the
+            end) and optionally `labels`, `instance_labels` and `slide_ids`.
+
+    Raises:
+        BagError: The file is damaged, or its arrays do not fit together.
+    """
+    arrays = load_npz(path)
+    absent = sorted({"features", "offsets"} - arrays.keys())
+    if absent:
+        raise BagError(
+            f"Expected arrays 'features' and 'offsets', but got {sorted(arrays)} ({path}). "
+            f"Add {' and '.join(absent)}."
+        )
+    features, offsets = arrays["features"], arrays["offsets"]
+    fits = (
+        features.ndim == 2
+        and offsets.ndim == 1
+        and offsets.dtype.kind in "iu"
+        and len(offsets) > 1
+        and offsets[0] == 0
+        and offsets[-1] == len(features)
+        and bool((np.diff(offsets.astype(np.int64)) >= 0).all())
+    )
+    if not fits:
+        raise BagError(
+            f"Expected offsets that rise from 0 to the number of rows of 'features', but got "
+            f"{offsets.shape} offsets for features of shape {features.shape} ({path}). "
+            "Write offsets[b] as the first row of bag b."
+        )
+    count = len(offsets) - 1
+    bounds = list(pairwise(offsets.tolist()))
+    width = len(str(count - 1))
+    names = [f"{path.stem}-{b:0{width}d}" for b in range(count)]
+    instance_labels = arrays.get("instance_labels")
+    try:
+        return BagDataset.from_arrays(
+            [features[start:end] for start, end in bounds],
+            arrays.get("labels"),
+            slide_ids=arrays["slide_ids"].astype(str).tolist() if "slide_ids" in arrays else names,
+            instance_labels=None
+            if instance_labels is None
+            else [instance_labels[start:end] for start, end in bounds],
+        )
+    except BagError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def _open_files(files: list[BagFile], folder: Path, on_bad: Literal["error", "skip"]) -> BagDataset:
@@ -124,12 +204,7 @@ def _open_files(files: list[BagFile], folder: Path, on_bad: Literal["error", "sk
             stacklevel=3,
         )
     refuse_mixed_dims(source, usable)
-    return _unlabelled(source, usable)
-
-
-def _unlabelled(source: FolderSource, slide_ids: list[str]) -> BagDataset:
-    ids = tuple(slide_ids)
-    return BagDataset(source, ids, case_ids=ids, labels=(None,) * len(ids))
+    return BagDataset(source, tuple(usable), tuple(usable), labels=(None,) * len(usable))
 
 
 def _refuse_duplicates(files: list[BagFile], folder: Path) -> None:
@@ -178,23 +253,17 @@ def _without_unreadable(dataset: BagDataset) -> BagDataset:
 def _through_cache(
     dataset: BagDataset, cache: Path, on_bad: Literal["error", "skip"]
 ) -> BagDataset:
-    store = _usable_cache(dataset, cache)
+    try:
+        store = PackedStore.open(cache) if is_store(cache) else None
+    except BagError:
+        store = None  # a damaged cache is packed again from its sources
+    if store is not None and not store.matches(dataset):
+        store = None
     # A cache made with "skip" lacks bags that are an error now: packing again reports them.
     if store is None or (store.index.left_out and on_bad == "error"):
         store = pack_bags(dataset, cache, overwrite=True, on_bad=on_bad)
     _warn_skipped([(s.slide_id, s.reason) for s in store.index.left_out], len(dataset))
     return store.dataset()
-
-
-def _usable_cache(dataset: BagDataset, cache: Path) -> PackedStore | None:
-    if not is_store(cache):
-        return None
-    try:
-        store = PackedStore.open(cache)
-    except BagError:
-        # A damaged cache is made again from its sources.
-        return None
-    return store if store.matches(dataset) else None
 
 
 def _match(
@@ -204,7 +273,6 @@ def _match(
     on_mismatch: Literal["error", "skip"],
     where: str,
 ) -> BagDataset:
-    """Keep the slides that have a label, and report those that have none."""
     labelled = [slide_id for slide_id in dataset.slide_ids if slide_id in table]
     if not labelled:
         raise LabelError(
@@ -231,16 +299,3 @@ def _match(
     if problems:
         warnings.warn(f"Left out: {problems} ({where}).", SkippedSlideWarning, stacklevel=3)
     return dataset.subset(labelled)
-
-
-def _with_labels(
-    dataset: BagDataset, table: LabelTable, classes: tuple[str, ...] | list[str] | None
-) -> BagDataset:
-    rows = [table.row(slide_id) for slide_id in dataset.slide_ids]
-    target = ClassTarget.of([row.label for row in rows], classes)
-    return replace(
-        dataset,
-        case_ids=tuple(row.case_id for row in rows),
-        labels=tuple(target.encode(row.label) for row in rows),
-        target=target,
-    )

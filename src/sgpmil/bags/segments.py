@@ -1,4 +1,4 @@
-"""How packed rows divide into bags."""
+"""Segments of packed rows, one a bag."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ class Segments:
     """Bag b holds rows ``offsets[b]`` to ``offsets[b + 1]``.
 
     Args:
-        offsets: First row of each bag, and the end of the last, in the main memory: whoever cuts
-            by them does not wait for a GPU.
-        bounds: The same where the rows are: whoever computes with them does not either.
+        offsets: First row of each bag, and the end of the last, in main memory: cutting rows by
+            them does not wait for a GPU.
+        bounds: The same on the device of the rows, to compute with.
 
     Example:
         >>> Segments.of(torch.tensor([0, 3, 4])).index
@@ -29,7 +29,7 @@ class Segments:
 
     @staticmethod
     def of(offsets: Int[Tensor, " _"], device: torch.device | str = "cpu") -> "Segments":
-        """Give the segments of rows that lie on a device."""
+        """Return the segments of rows that are on a device."""
         return Segments(offsets, offsets.to(device, non_blocking=True))
 
     def __len__(self) -> int:
@@ -49,5 +49,5 @@ class Segments:
     def index(self) -> Int[Tensor, " T"]:
         """Number of the segment that each row belongs to."""
         rows = torch.arange(self.num_rows, device=self.bounds.device)
-        # As many segments end at or before a row as its own segment's number says.
+        # The number of segments that end at or before a row is the number of its own segment.
         return torch.bucketize(rows, self.bounds[1:], right=True)

@@ -1,22 +1,26 @@
-"""Where bags come from: files, memory or a packed store, behind one small protocol."""
+"""Sources of bags: files, memory or a packed store, behind one small protocol."""
 
 import hashlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.readers import BagFile, BagHeader, peek_bag, read_raw
+from sgpmil.bags.readers.formats import BagFile, peek_bag, read_raw
+from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.errors import BagError
 
-__all__ = ["BagSource", "FolderSource", "MemorySource"]
+__all__ = ["BagSource", "FolderSource", "MemorySource", "find_slide"]
 
 _Item = TypeVar("_Item")
 
 
 @runtime_checkable
 class BagSource(Protocol):
-    """Bags by the names of their slides, read when asked for."""
+    """Bags by the names of their slides, read on demand.
+
+    Every method raises a `BagError` where the slide is unknown, or its file is missing, damaged,
+    empty or not finite.
+    """
 
     @property
     def slide_ids(self) -> tuple[str, ...]:
@@ -28,7 +32,7 @@ class BagSource(Protocol):
         ...
 
     def header(self, slide_id: str) -> BagHeader:
-        """Say how large a bag is and what else is known of it, without reading it."""
+        """Return the size and description of a bag, without reading it."""
         ...
 
     def stamp(self, slide_id: str) -> str:
@@ -53,32 +57,20 @@ class FolderSource:
         return tuple(self._files)
 
     def read(self, slide_id: str) -> Bag:
-        """Read a bag from its file.
-
-        Raises:
-            BagError: The slide is unknown, or its file is damaged, empty or not finite.
-        """
-        file = self._file(slide_id)
+        """Read a bag from its file."""
+        file = find_slide(self._files, slide_id)
         return read_raw(file.path, file.format).to_bag(slide_id, file.path)
 
     def header(self, slide_id: str) -> BagHeader:
-        """Read the shape and attributes of a file, once.
-
-        Raises:
-            BagError: The slide is unknown, or its file is damaged.
-        """
+        """Read the shape and attributes of a file, once."""
         if slide_id not in self._headers:
-            file = self._file(slide_id)
+            file = find_slide(self._files, slide_id)
             self._headers[slide_id] = peek_bag(file.path, file.format)
         return self._headers[slide_id]
 
     def stamp(self, slide_id: str) -> str:
-        """Return size and time of change of a file.
-
-        Raises:
-            BagError: The slide is unknown, or its file is gone.
-        """
-        path = self._file(slide_id).path
+        """Return size and time of change of a file."""
+        path = find_slide(self._files, slide_id).path
         try:
             status = path.stat()
         except OSError as error:
@@ -87,20 +79,13 @@ class FolderSource:
             ) from error
         return f"{status.st_size}-{status.st_mtime_ns}"
 
-    def path(self, slide_id: str) -> Path:
-        """Return the file of a slide."""
-        return self._file(slide_id).path
-
-    def _file(self, slide_id: str) -> BagFile:
-        return _known(self._files, slide_id)
-
 
 class MemorySource:
     """Bags held in memory.
 
     Args:
         bags: The bags; their slides differ.
-        stamps: What the bags' original source said of their content, where they were read.
+        stamps: Stamps of the source that the bags were read from.
     """
 
     def __init__(self, bags: Sequence[Bag], stamps: Sequence[str] | None = None) -> None:
@@ -113,19 +98,11 @@ class MemorySource:
         return tuple(self._bags)
 
     def read(self, slide_id: str) -> Bag:
-        """Return a bag.
-
-        Raises:
-            BagError: The slide is unknown.
-        """
-        return _known(self._bags, slide_id)
+        """Return a bag."""
+        return find_slide(self._bags, slide_id)
 
     def header(self, slide_id: str) -> BagHeader:
-        """Say how large a bag is.
-
-        Raises:
-            BagError: The slide is unknown.
-        """
+        """Return the size of a bag."""
         bag = self.read(slide_id)
         return BagHeader(
             bag.num_instances,
@@ -137,7 +114,7 @@ class MemorySource:
         )
 
     def stamp(self, slide_id: str) -> str:
-        """Return a digest of a bag's numbers, or the stamp of where it was read."""
+        """Return a digest of a bag's numbers, or the stamp of its original source."""
         if slide_id not in self._stamps:
             bag = self.read(slide_id)
             digest = hashlib.sha256()
@@ -148,10 +125,15 @@ class MemorySource:
         return self._stamps[slide_id]
 
 
-def _known(items: dict[str, _Item], slide_id: str) -> _Item:
+def find_slide(items: Mapping[str, _Item], slide_id: str, where: str = "") -> _Item:
+    """Return the item of a slide.
+
+    Raises:
+        BagError: The slide is unknown; the message ends with `where`.
+    """
     if slide_id not in items:
         raise BagError(
-            f"Expected one of {len(items)} slides, but got '{slide_id}', which is not among them. "
-            "Check its spelling."
+            f"Expected one of {len(items)} slides, but got '{slide_id}', which is not among them"
+            f"{where}. Check its spelling."
         )
     return items[slide_id]

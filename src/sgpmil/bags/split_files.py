@@ -1,4 +1,4 @@
-"""Split files of other tools, told apart by their content, and CLAM's format for our own.
+"""Split files of other tools, which are detected by their content, and our own in CLAM's format.
 
 ==============  ==================================================================
 CLAM            `splits_<k>.csv` with columns train, val, test of slide names
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.files import write_text
-from sgpmil.bags.label_columns import SLIDE_COLUMNS, find_column
-from sgpmil.bags.labels import LabelTable, clean_slide_id
+from sgpmil.bags.labels import LabelTable, clean_slide_id, find_column
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.errors import LabelError, SplitError
@@ -45,11 +44,11 @@ _PART_NAMES = {
 def read_splits(path: Path, table: LabelTable | None = None) -> tuple[Fold, ...]:
     """Read folds from a folder or a file of any known format.
 
-    The folds are as written; `check_folds` tells whether they fit the labels.
+    The folds are returned as written; `check_folds` checks that they fit the labels.
 
     Args:
         path: Folder of CLAM's files, or one split file.
-        table: Slides and their patients, for files that name patients; others need none.
+        table: Slides and their patients, for files that name patients.
 
     Raises:
         SplitError: There is no split, or it cannot be read.
@@ -149,11 +148,11 @@ def _flagged(slides: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
 def _assigned(content: TextTable, column: str, name: str) -> Fold:
     """Make a fold of a table that gives each slide the name of its part."""
     try:
-        slide_column = find_column(content, "slide", SLIDE_COLUMNS, None)
+        slide_column = find_column(content, "slide")
     except LabelError as error:
         raise SplitError(str(error)) from None
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
-    slides, values = content.column(slide_column or ""), content.column(column)
+    slides, values = content.column(slide_column), content.column(column)
     for slide, value in zip(slides, values, strict=True):
         if not value:
             continue

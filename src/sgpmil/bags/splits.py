@@ -1,4 +1,4 @@
-"""Cross-validation folds: made so that no patient is in two parts, and checked to be so."""
+"""Cross-validation folds, stratified by class, with all slides of a patient in one part."""
 
 import warnings
 from collections import Counter
@@ -9,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from sgpmil.bags.labels import LabelTable
-from sgpmil.bags.partition import Case, cases_of, divide
+from sgpmil.bags.labels import LabelRow, LabelTable
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SplitError
 
@@ -33,7 +32,7 @@ class PlaceholderCaseWarning(UserWarning):
 
 
 class MissingSlideWarning(UserWarning):
-    """Slides of a fold were left out as the caller asked for."""
+    """Slides of a fold were left out, as the caller asked."""
 
 
 class SharedCaseWarning(UserWarning):
@@ -63,19 +62,28 @@ class Fold:
             >>> Fold("0", train=("a",), val=(), test=("b",)).part("test")
             ('b',)
         """
-        match name:
-            case "train":
-                return self.train
-            case "val":
-                return self.val
-            case "test":
-                return self.test
+        return {"train": self.train, "val": self.val, "test": self.test}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A patient, whose slides must stay in one part.
+
+    Args:
+        case_id: Name of the patient.
+        slide_ids: Slides of the patient, sorted.
+        label: Class to stratify by: the rarest of its slides' classes.
+    """
+
+    case_id: str
+    slide_ids: tuple[str, ...]
+    label: str
 
 
 def make_kfold(
     table: LabelTable, *, num_folds: int = 5, val_fraction: float = 0.15, seed: int = 0
 ) -> tuple[Fold, ...]:
-    """Make folds in which each slide is tested exactly once.
+    """Make folds such that each slide is in the test part of exactly one.
 
     Args:
         table: Slides with their cases and labels.
@@ -91,14 +99,15 @@ def make_kfold(
             f"Expected at least 2 folds and a validation share below 1 - 1/folds, but got "
             f"{num_folds} folds and {val_fraction}. Change them."
         )
-    cases = _cases(table)
+    cases = cases_of(table)
     tested = divide(cases, [1 / num_folds] * num_folds, np.random.default_rng([seed, 0]))
     folds = []
     for number, test in enumerate(tested):
         rest = [case for part in tested if part is not test for case in part]
         val_share = val_fraction / (1 - 1 / num_folds)
         rng = np.random.default_rng([seed, 1 + number])
-        train, val = divide(_sorted(rest), [1 - val_share, val_share], rng, optional=[1])
+        rest.sort(key=lambda case: case.case_id)
+        train, val = divide(rest, [1 - val_share, val_share], rng, optional=[1])
         folds.append(Fold(str(number), _slides(train), _slides(val), _slides(test)))
     return tuple(folds)
 
@@ -111,7 +120,7 @@ def make_monte_carlo(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> tuple[Fold, ...]:
-    """Make folds that are drawn independently of one another.
+    """Draw folds independently of one another.
 
     Args:
         table: Slides with their cases and labels.
@@ -129,7 +138,7 @@ def make_monte_carlo(
             f"Expected at least 1 fold and shares of validation and test that leave slides to "
             f"train on, but got {num_folds} folds, {val_fraction} and {test_fraction}. Change them."
         )
-    cases = _cases(table)
+    cases = cases_of(table)
     shares = [1 - val_fraction - test_fraction, val_fraction, test_fraction]
     folds = []
     for number in range(num_folds):
@@ -146,7 +155,7 @@ def check_folds(
     allow_missing: bool = False,
     on_shared_case: Literal["error", "warn"] = "error",
 ) -> tuple[Fold, ...]:
-    """Check that folds fit the labels and leak nothing.
+    """Check that folds fit the labels and that no patient is in two parts.
 
     Args:
         folds: Folds to check.
@@ -236,11 +245,6 @@ def _check_classes(fold: Fold, table: LabelTable) -> None:
             )
 
 
-def _cases(table: LabelTable) -> list[Case]:
-    case_of = _case_lookup(table, stacklevel=4)
-    return cases_of(table.slide_ids, [case_of[s] for s in table.slide_ids], table.labels)
-
-
 def _case_lookup(table: LabelTable, stacklevel: int) -> dict[str, str]:
     """Return the patient of each slide, or the slide itself where cases are placeholders."""
     counts = Counter(table.case_ids).most_common(1)
@@ -250,16 +254,108 @@ def _case_lookup(table: LabelTable, stacklevel: int) -> dict[str, str]:
             f"Case '{case_id}' covers {count} of {len(table)} slides and cannot be one patient: "
             "each slide is taken as its own case.",
             PlaceholderCaseWarning,
-            # Each caller is as deep as it says below the code that gave the table.
             stacklevel=stacklevel,
         )
         return {slide_id: slide_id for slide_id in table.slide_ids}
     return dict(zip(table.slide_ids, table.case_ids, strict=True))
 
 
-def _sorted(cases: Sequence[Case]) -> list[Case]:
-    return sorted(cases, key=lambda case: case.case_id)
-
-
 def _slides(cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(sorted(slide_id for case in cases for slide_id in case.slide_ids))
+
+
+def cases_of(table: LabelTable) -> list[Case]:
+    """Gather slides by patient, sorted by name so that the order of rows does not matter."""
+    case_of = _case_lookup(table, stacklevel=4)
+    rows: dict[str, list[LabelRow]] = {}
+    for row in table:
+        rows.setdefault(case_of[row.slide_id], []).append(row)
+    frequency = Counter(table.labels)
+    return [
+        Case(
+            case_id,
+            tuple(sorted(row.slide_id for row in rows[case_id])),
+            min((row.label for row in rows[case_id]), key=lambda label: (frequency[label], label)),
+        )
+        for case_id in sorted(rows)
+    ]
+
+
+def divide(
+    cases: Sequence[Case],
+    shares: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    optional: Sequence[int] = (),
+) -> list[list[Case]]:
+    """Divide patients into parts of given shares, each class by itself.
+
+    Every part gets its share of each class's patients, to within one patient. Patients with many
+    slides are dealt first, so that the numbers of slides follow the shares too.
+
+    Args:
+        cases: The patients.
+        shares: Share of each part; they sum to one.
+        rng: Random numbers.
+        optional: Parts that may go without a class that has too few patients.
+
+    Raises:
+        SplitError: A class has fewer patients than there are parts that need one.
+    """
+    parts: list[list[Case]] = [[] for _ in shares]
+    needed = [part for part, share in enumerate(shares) if share > 0 and part not in optional]
+    wished = [part for part in optional if shares[part] > 0]
+    for label in sorted({case.label for case in cases}):
+        members = [case for case in cases if case.label == label]
+        if len(members) < len(needed):
+            raise SplitError(
+                f"Expected at least {len(needed)} patients of class '{label}', one for each part "
+                f"of the split, but got {len(members)}. Use fewer folds, or leave the class out."
+            )
+        sizes = [sum(len(case.slide_ids) for case in part) for part in parts]
+        quotas = _quotas(len(members), shares, [*needed, *wished], sizes)
+        for part, dealt in zip(parts, _deal(members, quotas, rng), strict=True):
+            part.extend(dealt)
+    return parts
+
+
+def _quotas(
+    count: int, shares: Sequence[float], first: Sequence[int], sizes: Sequence[int]
+) -> list[int]:
+    """Apportion patients by largest remainder, with one for each of `first` while they last."""
+    exact = [count * share for share in shares]
+    quotas = [int(value + 1e-9) for value in exact]
+    for part in first[:count]:
+        quotas[part] = max(quotas[part], 1)
+    while sum(quotas) > count:
+        # Some part was rounded up to one patient: the part with most patients gives one.
+        richest = max(range(len(quotas)), key=lambda p: (quotas[p], quotas[p] - exact[p]))
+        quotas[richest] -= 1
+    while sum(quotas) < count:
+        # Equal remainders go to the part that is smallest so far, so that totals stay even.
+        poorest = max(
+            (p for p in range(len(quotas)) if shares[p] > 0),
+            key=lambda p: (round(exact[p] - quotas[p], 9), -sizes[p] / shares[p]),
+        )
+        quotas[poorest] += 1
+    return quotas
+
+
+def _deal(
+    members: Sequence[Case], quotas: Sequence[int], rng: np.random.Generator
+) -> list[list[Case]]:
+    """Deal patients to parts, the largest first, to the part that lacks most of its share."""
+    shuffled = [members[i] for i in rng.permutation(len(members))]
+    shuffled.sort(key=lambda case: -len(case.slide_ids))
+    total = sum(len(case.slide_ids) for case in members)
+    dealt: list[list[Case]] = [[] for _ in quotas]
+    slides = [0] * len(quotas)
+    for case in shuffled:
+        open_parts = [p for p, quota in enumerate(quotas) if len(dealt[p]) < quota]
+        wanted = {p: total * quotas[p] / len(members) for p in open_parts}
+        # Ties are broken at random, or the largest patients would always be in the same part.
+        ties = dict(zip(open_parts, rng.random(len(open_parts)), strict=True))
+        chosen = min(open_parts, key=lambda p: (round(slides[p] / wanted[p], 9), ties[p]))
+        dealt[chosen].append(case)
+        slides[chosen] += len(case.slide_ids)
+    return dealt

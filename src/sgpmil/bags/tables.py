@@ -1,7 +1,7 @@
 """Tables of text: CSV, TSV and XLSX, every cell kept as it is written.
 
-Identifiers must not become numbers (leading zeros), and rows may be ragged or span lines, so
-tables are read cell by cell rather than guessed at.
+Identifiers must not become numbers (leading zeros), and rows may be ragged or span lines. So each
+cell is read as text.
 """
 
 import csv
@@ -40,11 +40,11 @@ class TextTable:
 
 
 def read_table(path: Path, error: type[SgpmilError] = LabelError) -> TextTable:
-    """Read a table, its kind told by the suffix of its name.
+    """Read a table, in the format of its file name's suffix.
 
     Args:
         path: A .csv (separated by commas, semicolons or tabs), .tsv, .txt or .xlsx file.
-        error: What to raise when it cannot be read.
+        error: Error to raise when it cannot be read.
 
     Raises:
         SgpmilError: The table is absent, damaged or has no header; of the type `error`.

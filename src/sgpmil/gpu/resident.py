@@ -12,10 +12,9 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.readers import BagHeader
+from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.sources import BagSource
-from sgpmil.bags.store import PackedStore
-from sgpmil.bags.store_reader import StoreReader
+from sgpmil.bags.store import PackedStore, StoreReader
 from sgpmil.shapes import Float
 
 __all__ = ["DeviceSource", "fits_on_device", "free_memory", "on_device", "where_it_fits"]

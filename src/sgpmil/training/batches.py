@@ -12,8 +12,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.store import PackedStore
-from sgpmil.bags.store_reader import StoreReader
+from sgpmil.bags.store import PackedStore, StoreReader
 from sgpmil.gpu.resident import DeviceSource
 
 __all__ = [

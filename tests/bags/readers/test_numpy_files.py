@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from sgpmil.bags.readers import detect_format, peek_bag, read_bag
-from sgpmil.bags.readers.numpy_files import load_npz, read_npy, read_npz
+from sgpmil.bags.readers.formats import detect_format, peek_bag
+from sgpmil.bags.readers.numpy_files import Npy, Npz, load_npz
 from sgpmil.errors import BagError
+
+from .bag_file import read_bag
 
 
 def test_npy(tmp_path, features):
@@ -47,7 +49,7 @@ def test_npz_with_everything(tmp_path, features):
 
 def test_npz_of_features_alone(tmp_path, features):
     np.savez(tmp_path / "a.npz", features=features(2, 3))
-    raw = read_npz(tmp_path / "a.npz")
+    raw = Npz.read(tmp_path / "a.npz")
     assert raw.coords is None
     assert raw.instance_labels is None
 
@@ -55,10 +57,10 @@ def test_npz_of_features_alone(tmp_path, features):
 def test_pickled_objects_are_not_loaded(tmp_path):
     np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(BagError, match=r"without Python objects"):
-        read_npy(tmp_path / "a.npy")
+        Npy.read(tmp_path / "a.npy")
     np.savez(tmp_path / "a.npz", features=np.array([{"a": 1}], dtype=object))
     with pytest.raises(BagError, match=r"a\.npz"):
-        read_npz(tmp_path / "a.npz")
+        Npz.read(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
@@ -85,16 +87,16 @@ def test_damaged_member(tmp_path, features):
 def test_npz_without_features(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros(3))
     with pytest.raises(BagError, match=r"'features', but got \['x'\]"):
-        read_npz(tmp_path / "a.npz")
+        Npz.read(tmp_path / "a.npz")
 
 
 def test_packed_npz_is_not_one_bag(tmp_path, features):
     np.savez(tmp_path / "a.npz", features=features(4, 3), offsets=[0, 1, 4])
     with pytest.raises(BagError, match="2 packed bags"):
-        read_npz(tmp_path / "a.npz")
+        Npz.read(tmp_path / "a.npz")
 
 
 def test_wrong_patch_size(tmp_path, features):
     np.savez(tmp_path / "a.npz", features=features(4, 3), patch_size=[256, 256])
     with pytest.raises(BagError, match="patch_size"):
-        read_npz(tmp_path / "a.npz")
+        Npz.read(tmp_path / "a.npz")

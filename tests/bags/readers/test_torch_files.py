@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from sgpmil.bags.readers.torch_files import load_array
-from sgpmil.errors import BagError
+from sgpmil.bags.readers.formats import detect_format
+from sgpmil.bags.readers.torch_files import ClamTensors, Slideflow, load_array
+from sgpmil.errors import BagError, EmptyBagError
+
+from .bag_file import read_bag
 
 
 class Bomb:
@@ -94,3 +97,61 @@ def test_other_bytes(tmp_path, content):
     (tmp_path / "a.pt").write_bytes(content)
     with pytest.raises(BagError, match=r"a\.pt"):
         load_array(tmp_path / "a.pt")
+
+
+@pytest.fixture
+def pair(tmp_path, features):
+    torch.save(torch.from_numpy(features(3, 2)), tmp_path / "TCGA-1.2.pt")
+    np.savez(tmp_path / "TCGA-1.2.index.npz", np.arange(6).reshape(3, 2))
+    return tmp_path / "TCGA-1.2.pt"
+
+
+def test_index_gives_coords(pair, features):
+    assert detect_format(pair) == "slideflow"
+    bag = read_bag(pair)
+    assert bag.coords.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert np.array_equal(bag.features.numpy(), features(3, 2))
+    assert Slideflow.peek(pair).has_coords
+
+
+def test_index_without_its_array(pair):
+    np.savez(pair.with_name("TCGA-1.2.index.npz"), other=np.zeros((3, 2)))
+    with pytest.raises(BagError, match=r"arr_0.*\['other'\]"):
+        read_bag(pair)
+
+
+def test_index_of_another_length_names_the_index(pair):
+    np.savez(pair.with_name("TCGA-1.2.index.npz"), np.zeros((2, 2)))
+    with pytest.raises(BagError, match=r"\(3, 2\).*index\.npz"):
+        read_bag(pair)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tensor(tmp_path, features, dtype):
+    path = tmp_path / "TCGA-1.2.pt"
+    torch.save(torch.from_numpy(features(6, 3)).to(dtype), path)
+    assert detect_format(path) == "clam-pt"
+    bag = read_bag(path)
+    assert bag.slide_id == "TCGA-1.2"
+    assert np.array_equal(bag.features.numpy(), features(6, 3))
+    assert bag.coords is None
+    header = ClamTensors.peek(path)
+    assert (header.num_instances, header.feature_dim) == (6, 3)
+    assert header.dtype == str(dtype).removeprefix("torch.")
+
+
+def test_parameter_that_requires_grad(tmp_path):
+    torch.save(torch.nn.Parameter(torch.ones(2, 2)), tmp_path / "a.pt")
+    assert not ClamTensors.read(tmp_path / "a.pt").features.requires_grad
+
+
+def test_empty_tensor(tmp_path):
+    torch.save(torch.zeros(0, 3), tmp_path / "a.pt")
+    with pytest.raises(EmptyBagError):
+        read_bag(tmp_path / "a.pt")
+
+
+def test_vector_is_refused(tmp_path):
+    torch.save(torch.zeros(3), tmp_path / "a.pt")
+    with pytest.raises(BagError, match="slide embedding"):
+        ClamTensors.read(tmp_path / "a.pt")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sgpmil.bags.readers import trident
+from sgpmil.bags.readers.hdf5 import TRIDENT
 from sgpmil.errors import ExtractionError
 from sgpmil.slides.patches import (
     ExtractionFolder,
@@ -277,10 +277,10 @@ def test_embeddings_are_as_trident_writes_them(tmp_path, dtype, count):
 def test_the_package_reads_it(tmp_path, count):
     features = embeddings(count)
     write_features(tmp_path / "a.h5", features, grid(count), encoder="uni_v1")
-    header = trident.peek(tmp_path / "a.h5")
+    header = TRIDENT.peek(tmp_path / "a.h5")
     assert (header.num_instances, header.feature_dim) == (count, 24)
     assert (header.encoder, header.magnification, header.patch_size) == ("uni_v1", 20.0, 512)
-    bag = trident.read(tmp_path / "a.h5")
+    bag = TRIDENT.read(tmp_path / "a.h5")
     assert torch.equal(bag.features, torch.from_numpy(features.astype(np.float32)))
     assert torch.equal(bag.coords, torch.from_numpy(grid(count).coords))
     assert bag.patch_size == 512
@@ -330,7 +330,7 @@ def test_embeddings_can_be_appended_as_trident_does(tmp_path):
             dataset = file[name]
             dataset.resize(15, axis=0)
             dataset[-5:] = rows
-    bag = trident.read(tmp_path / "a.h5")
+    bag = TRIDENT.read(tmp_path / "a.h5")
     expected = np.concatenate([embeddings(10), embeddings(5, seed=1)]).astype(np.float32)
     np.testing.assert_array_equal(bag.features.numpy(), expected)
 

@@ -1,8 +1,4 @@
-"""Plain numpy files: `.npy` with the features, and `.npz` with named arrays.
-
-A `.npy` file laid out as torchmil's sets are (`features/<name>/<slide>.npy`) takes its
-coordinates and instance labels from the neighbouring folders `coords` and `patch_labels`.
-"""
+"""Readers of numpy files: `.npy` with the features, and `.npz` with named arrays."""
 
 import zipfile
 import zlib
@@ -22,66 +18,78 @@ from sgpmil.bags.readers.raw import (
 )
 from sgpmil.errors import BagError
 
-__all__ = ["load_npz", "peek_npy", "peek_npz", "read_npy", "read_npz"]
+__all__ = ["Npy", "Npz", "load_npz"]
 
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError)
 
 
-def read_npy(path: Path) -> RawBag:
-    """Read a matrix (instances, features)."""
-    features = as_features(_load_npy(path), path)
-    coords, labels = _neighbour(path, "coords"), _neighbour(path, "patch_labels")
-    num_instances = features.shape[0]
-    return RawBag(
-        features=features,
-        coords=None if coords is None else as_coords(_load_npy(coords), num_instances, coords),
-        instance_labels=None
-        if labels is None
-        else as_instance_labels(_load_npy(labels).reshape(-1), num_instances, labels),
-    )
+class Npy:
+    """A matrix (instances, features).
+
+    A file laid out as torchmil's sets are (`features/<name>/<slide>.npy`) takes its coordinates
+    and instance labels from the neighbouring folders `coords` and `patch_labels`.
+    """
+
+    @staticmethod
+    def read(path: Path) -> RawBag:
+        """Read a matrix and what its neighbouring folders hold."""
+        features = as_features(_load_npy(path), path)
+        coords, labels = _neighbour(path, "coords"), _neighbour(path, "patch_labels")
+        num_instances = features.shape[0]
+        return RawBag(
+            features=features,
+            coords=None if coords is None else as_coords(_load_npy(coords), num_instances, coords),
+            instance_labels=None
+            if labels is None
+            else as_instance_labels(_load_npy(labels).reshape(-1), num_instances, labels),
+        )
+
+    @staticmethod
+    def peek(path: Path) -> BagHeader:
+        """Read the shape of a matrix."""
+        array = _load_npy(path, mapped=True)
+        num_instances, feature_dim = bag_shape(array.shape, path)
+        return BagHeader(
+            num_instances,
+            feature_dim,
+            dtype=str(array.dtype),
+            has_coords=_neighbour(path, "coords") is not None,
+            has_instance_labels=_neighbour(path, "patch_labels") is not None,
+        )
 
 
-def peek_npy(path: Path) -> BagHeader:
-    """Read the shape of a matrix (instances, features)."""
-    array = _load_npy(path, mapped=True)
-    num_instances, feature_dim = bag_shape(array.shape, path)
-    return BagHeader(
-        num_instances,
-        feature_dim,
-        dtype=str(array.dtype),
-        has_coords=_neighbour(path, "coords") is not None,
-        has_instance_labels=_neighbour(path, "patch_labels") is not None,
-    )
+class Npz:
+    """Named arrays: `features` and, where present, `coords`, `instance_labels`, `patch_size`."""
 
+    @staticmethod
+    def read(path: Path) -> RawBag:
+        """Read the arrays."""
+        arrays = load_npz(path)
+        features = as_features(_npz_features(arrays, path), path)
+        num_instances = features.shape[0]
+        return RawBag(
+            features=features,
+            coords=as_coords(arrays["coords"], num_instances, path) if "coords" in arrays else None,
+            patch_size=_patch_size(arrays, path),
+            instance_labels=as_instance_labels(arrays["instance_labels"], num_instances, path)
+            if "instance_labels" in arrays
+            else None,
+        )
 
-def read_npz(path: Path) -> RawBag:
-    """Read `features` and, where present, `coords`, `instance_labels` and `patch_size`."""
-    arrays = load_npz(path)
-    features = as_features(_npz_features(arrays, path), path)
-    num_instances = features.shape[0]
-    return RawBag(
-        features=features,
-        coords=as_coords(arrays["coords"], num_instances, path) if "coords" in arrays else None,
-        patch_size=_patch_size(arrays, path),
-        instance_labels=as_instance_labels(arrays["instance_labels"], num_instances, path)
-        if "instance_labels" in arrays
-        else None,
-    )
-
-
-def peek_npz(path: Path) -> BagHeader:
-    """Read the shape of `features`; a compressed file has to be read whole for it."""
-    arrays = load_npz(path)
-    features = _npz_features(arrays, path)
-    num_instances, feature_dim = bag_shape(features.shape, path)
-    return BagHeader(
-        num_instances,
-        feature_dim,
-        dtype=str(features.dtype),
-        patch_size=_patch_size(arrays, path),
-        has_coords="coords" in arrays,
-        has_instance_labels="instance_labels" in arrays,
-    )
+    @staticmethod
+    def peek(path: Path) -> BagHeader:
+        """Read the shape of `features`, for which a compressed file is read whole."""
+        arrays = load_npz(path)
+        features = _npz_features(arrays, path)
+        num_instances, feature_dim = bag_shape(features.shape, path)
+        return BagHeader(
+            num_instances,
+            feature_dim,
+            dtype=str(features.dtype),
+            patch_size=_patch_size(arrays, path),
+            has_coords="coords" in arrays,
+            has_instance_labels="instance_labels" in arrays,
+        )
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:

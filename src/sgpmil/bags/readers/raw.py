@@ -1,13 +1,13 @@
-"""What every reader returns: the arrays of one bag file, converted but not yet judged.
+"""The arrays of one bag file, as every reader returns them.
 
-A `RawBag` may be empty or hold NaN, so that an inspection can count such slides; `to_bag`
-makes a `Bag` of it and refuses them.
+A `RawBag` may be empty or hold NaN, so that an inspection can count such slides. `to_bag` refuses
+them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,20 +15,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.readers.coordinates import whole_coordinates
+from sgpmil.bags.readers.stored_values import whole_coordinates
 from sgpmil.errors import BagError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["BagHeader", "RawBag", "as_coords", "as_features", "as_instance_labels", "bag_shape"]
+__all__ = [
+    "BagHeader",
+    "RawBag",
+    "Reader",
+    "as_coords",
+    "as_features",
+    "as_instance_labels",
+    "bag_shape",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class BagHeader:
-    """What a bag file says about itself without its features being read.
+    """Size and description of a bag, known without reading its features.
 
     Args:
         num_instances: Number of instances; 0 for a slide without tissue.
-        feature_dim: Number of features; 0 where an empty slide does not tell.
+        feature_dim: Number of features; 0 where an empty slide does not store it.
         dtype: Data type on disk, as numpy names it.
         encoder: Name of the patch encoder, where stored.
         magnification: Magnification the instances were cut at, where stored.
@@ -82,11 +90,24 @@ class RawBag:
             raise type(error)(f"{path}: {error}") from None
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """A reader of one format of bag files."""
+
+    def read(self, path: Path) -> RawBag:
+        """Read the arrays of a bag."""
+        ...
+
+    def peek(self, path: Path) -> BagHeader:
+        """Read the size and description of a bag, without its features where possible."""
+        ...
+
+
 def bag_shape(shape: Sequence[int], path: Path) -> tuple[int, int]:
     """Return the number of instances and features that a stored shape stands for.
 
-    A leading axis of length one is a batch axis. An empty slide may be stored as shape (0,),
-    which does not tell its number of features.
+    A leading axis of length one is a batch axis. An empty slide may be stored as shape (0,); its
+    number of features is then unknown and returned as 0.
 
     Raises:
         BagError: The shape is not that of a bag.

@@ -1,9 +1,14 @@
-"""Loading an array saved by torch, without running what a pickle may hide."""
+"""Readers of files saved by torch: CLAM's tensors and slideflow's pairs of files.
+
+Code that a pickle may hide never runs. TRIDENT's own `.pt` files, a numpy array saved by torch,
+are read as CLAM's.
+"""
 
 import codecs
 import pickle
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sgpmil.bags.readers.numpy_files import load_npz
+from sgpmil.bags.readers.raw import BagHeader, RawBag, as_coords, as_features, bag_shape
 from sgpmil.errors import BagError
 
-__all__ = ["load_array"]
+__all__ = ["ClamTensors", "Slideflow", "load_array"]
 
 # What torch raises on bytes that are no archive depends on where parsing stops.
 _DAMAGE = (
@@ -29,6 +36,54 @@ _DAMAGE = (
     ArithmeticError,
     zipfile.BadZipFile,
 )
+
+
+class ClamTensors:
+    """CLAM's `pt_files`: a tensor of features, without coordinates."""
+
+    @staticmethod
+    def read(path: Path) -> RawBag:
+        """Read a tensor."""
+        return RawBag(features=as_features(load_array(path), path))
+
+    @staticmethod
+    def peek(path: Path) -> BagHeader:
+        """Read the shape of a tensor."""
+        array = load_array(path, mapped=True)
+        num_instances, feature_dim = bag_shape(array.shape, path)
+        return BagHeader(num_instances, feature_dim, dtype=str(array.dtype).removeprefix("torch."))
+
+
+class Slideflow:
+    """slideflow's pair of files: `{slide}.pt`, and tile locations in `{slide}.index.npz`."""
+
+    @staticmethod
+    def index_path(path: Path) -> Path:
+        """Return the file of tile locations of a bag.
+
+        Example:
+            >>> Slideflow.index_path(Path("TCGA-1.A.pt")).name
+            'TCGA-1.A.index.npz'
+        """
+        return path.with_name(f"{path.stem}.index.npz")
+
+    @staticmethod
+    def read(path: Path) -> RawBag:
+        """Read a tensor and its tile locations."""
+        raw = ClamTensors.read(path)
+        index = Slideflow.index_path(path)
+        arrays = load_npz(index)
+        if "arr_0" not in arrays:
+            raise BagError(
+                f"Expected an array 'arr_0' of tile locations, but got {sorted(arrays)} ({index}). "
+                "Extract the slide again, or remove the index."
+            )
+        return replace(raw, coords=as_coords(arrays["arr_0"], raw.features.shape[0], index))
+
+    @staticmethod
+    def peek(path: Path) -> BagHeader:
+        """Read the shape of a tensor that has tile locations."""
+        return replace(ClamTensors.peek(path), has_coords=True)
 
 
 def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
@@ -64,16 +119,16 @@ def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
 
 
 def _load(path: Path, *, mapped: bool) -> Any:
-    # torch maps only its archive format; what was saved before torch 1.6 has to be read.
+    # torch maps only its archive format; files from before torch 1.6 have to be read.
     mapped = mapped and zipfile.is_zipfile(path)
     with warnings.catch_warnings():
-        # Of a pickle that another program wrote; what matters of it is refused all the same.
+        # Another program wrote the pickle; torch refuses its dangerous parts all the same.
         warnings.filterwarnings("ignore", message="Detected pickle protocol")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def _numpy_globals() -> list[Any]:
-    """Return what rebuilding a plain numeric array takes, under numpy 1's names and numpy 2's."""
+    """List what torch may call to rebuild a numeric array, under the names of numpy 1 and 2."""
     rebuild = np.empty(0).__reduce__()[0]
     numeric = [np.dtype(code) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1")]
     return [

@@ -21,8 +21,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sgpmil.bags.readers.coordinates import whole_coordinates
-from sgpmil.bags.readers.hdf5_attributes import number_attribute, text_attribute
+from sgpmil.bags.readers.stored_values import (
+    number_attribute,
+    text_attribute,
+    whole_coordinates,
+)
 from sgpmil.errors import BagError, ExtractionError
 from sgpmil.shapes import Float
 from sgpmil.slides.patches.grid import Patches, PatchSettings

@@ -1,5 +1,9 @@
-"""Coordinates of instances as they are stored, and as they are used: whole numbers."""
+"""Coordinates and HDF5 attributes as other tools store them.
 
+This module imports neither torch nor HDF5: the processes that read slides import it.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from numpy.typing import NDArray
 from sgpmil.errors import BagError
 from sgpmil.shapes import Int
 
-__all__ = ["whole_coordinates"]
+__all__ = ["number_attribute", "text_attribute", "whole_coordinates"]
 
 
 def whole_coordinates(
@@ -37,3 +41,31 @@ def whole_coordinates(
     if scale != 1.0 or array.dtype.kind == "f":
         array = np.rint(array.astype(np.float64) * scale)
     return np.array(array, dtype=np.int64, order="C")
+
+
+def number_attribute(attributes: Mapping[str, Any], name: str) -> float | None:
+    """Return an attribute as a number; None where it is absent or is no number.
+
+    TRIDENT stores an unknown value as the text "None".
+    """
+    value = _first(attributes.get(name))
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def text_attribute(attributes: Mapping[str, Any], name: str) -> str | None:
+    """Return an attribute as text; None where it is absent or the text "None"."""
+    value = _first(attributes.get(name))
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    return None if value is None or str(value) in ("", "None") else str(value)
+
+
+def _first(value: Any) -> Any:
+    # Attributes written by other tools are often arrays of one value (or a pair x, y).
+    size = getattr(value, "size", 1)
+    if size == 0:
+        return None
+    return value.flat[0] if hasattr(value, "flat") else value
