@@ -1,10 +1,12 @@
+import numpy as np
 import pytest
 
-from sgpmil.bags import BagDataset, pack_bags
+from sgpmil.bags import BagDataset, pack_bags, read_bags
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SettingsError, TrainingError
 from sgpmil.experiments.recipe import load_recipe
 from sgpmil.experiments.recipe_run import read_data, run_recipe
+from sgpmil.runs import Run
 
 
 def test_folds_without_validation_slides_are_trained_all_the_same(tmp_path, rng):
@@ -40,3 +42,35 @@ def test_bags_without_labels_ask_for_them(tmp_path, rng):
     pack_bags(BagDataset.from_arrays([rng.normal(size=(3, 2))] * 4), tmp_path / "store")
     with pytest.raises(SettingsError, match="--labels"):
         read_data(load_recipe(values={"data.features": tmp_path / "store"}).data)
+
+
+def test_a_run_records_how_its_bags_are_read_again(tmp_path, rng, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "features").mkdir()
+    lines = ["name,diagnosis"]
+    for i in range(8):
+        np.save(f"features/s{i}.npy", rng.normal(size=(3, 2)).astype(np.float32))
+        lines.append(f"s{i},{'b' if i % 2 else 'a'}")
+    (tmp_path / "labels.csv").write_text("\n".join([*lines, "gone,a"]))
+    values = {
+        "data.features": "features",
+        "data.labels": "labels.csv",
+        "data.slide_column": "name",
+        "data.label_column": "diagnosis",
+        "data.classes": ["b", "a"],
+        "data.skip_missing": True,
+        "data.folds": 2,
+        "model.name": "abmil",
+        "training.epochs": 1,
+    }
+    recipe = load_recipe(values=values)
+    with pytest.warns(UserWarning, match="gone"):
+        bags, folds = read_data(recipe.data)
+    run_recipe(recipe, bags, folds, tmp_path / "run", progress=False, only_folds=["0"])
+    before = bags.fingerprint()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="gone"):
+        again = read_bags(**Run.open(tmp_path / "run").data)
+    assert again.class_names == ("b", "a")
+    assert again.fingerprint() == before

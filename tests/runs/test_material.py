@@ -10,7 +10,7 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
-from sgpmil.runs.material import MissingMaterialWarning, read_material
+from sgpmil.runs.material import MissingMaterialWarning, read_material, run_facts
 from sgpmil.runs.run import Run
 from sgpmil.slides.annotations import open_annotations
 from tests.slides.extraction.drawn_files import HEIGHT, WIDTH, write_slide
@@ -155,3 +155,16 @@ def test_nuclei_are_named_after_slides(run, tmp_path):
     with pytest.warns(MissingMaterialWarning, match="have no nuclei"):
         found = read_material(run, nuclei=tmp_path / "nuclei")
     assert replace(found.sources, mpp=0.5).nuclei == {"a": tmp_path / "nuclei" / "a.json"}
+
+
+def test_patients_are_read_from_the_columns_that_the_run_used(run, tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text("name,diagnosis,who\na,normal,anna\nb,tumour,anna\nc,normal,carl\n")
+    content = json.loads((run / "run.json").read_text())
+    columns = {"slide_column": "name", "label_column": "diagnosis", "case_column": "who"}
+    content["data"] |= {"labels": str(table), **columns}
+    (run / "run.json").write_text(json.dumps(content))
+    # The predictions know the patients of the tested slides; c was only trained on.
+    assert run_facts(read_material(run)).patients == {"a": "a", "b": "b", "c": "carl"}
+    table.unlink()
+    assert run_facts(read_material(run)).patients == {"a": "a", "b": "b"}

@@ -1,7 +1,8 @@
-"""Carries out a recipe."""
+"""The run of a recipe."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
@@ -16,18 +17,7 @@ __all__ = ["read_data", "run_recipe"]
 
 def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
     """Open the bags of a recipe and read, or make, its folds."""
-    bags = read_bags(
-        data.features,
-        data.labels,
-        classes=data.classes,
-        slide_column=data.slide_column,
-        label_column=data.label_column,
-        case_column=data.case_column,
-        slide_table=data.slide_table,
-        on_mismatch="skip" if data.skip_missing else "error",
-        on_bad="skip" if data.skip_bad else "error",
-        cache=data.cache,
-    )
+    bags = read_bags(**_reading(data), cache=data.cache)
     if not bags.class_names:
         raise SettingsError(
             f"Expected labels for the bags of {data.features}, but there are none. "
@@ -71,7 +61,11 @@ def run_recipe(
         model_settings=recipe.model.settings,
         training=recipe.training,
         run=run,
-        data=_located(recipe.data),
+        data={
+            # They hold in whatever folder a later command is called.
+            name: str(value.resolve()) if isinstance(value, Path) else value
+            for name, value in _reading(recipe.data).items()
+        },
         resume=resume,
         overwrite=overwrite,
         only_folds=only_folds,
@@ -82,10 +76,17 @@ def run_recipe(
     )
 
 
-def _located(data: DataSection) -> dict[str, str]:
-    """Say where the bags lie, whatever folder a later command is called in."""
-    return {
-        name: str(path.resolve())
-        for name, path in (("folder", data.features), ("labels", data.labels))
-        if path is not None
+def _reading(data: DataSection) -> dict[str, Any]:
+    """Return the arguments of `read_bags` that differ from its defaults."""
+    arguments = {
+        "folder": data.features,
+        "labels": data.labels,
+        "classes": data.classes,
+        "slide_column": data.slide_column,
+        "label_column": data.label_column,
+        "case_column": data.case_column,
+        "slide_table": data.slide_table,
+        "on_mismatch": "skip" if data.skip_missing else None,
+        "on_bad": "skip" if data.skip_bad else None,
     }
+    return {name: value for name, value in arguments.items() if value is not None}

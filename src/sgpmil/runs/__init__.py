@@ -28,15 +28,11 @@ from typing import TYPE_CHECKING
 from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from sgpmil.runs.description import Provenance, is_run
+    from sgpmil.runs.description import Provenance
     from sgpmil.runs.material import RunMaterial, read_material
-    from sgpmil.runs.prediction_files import (
-        read_predictions,
-        write_predictions,
-        write_predictions_csv,
-    )
+    from sgpmil.runs.prediction_files import read_predictions, write_predictions
     from sgpmil.runs.results import Results, open_results
-    from sgpmil.runs.run import Run, RunFold, run_lock
+    from sgpmil.runs.run import Run, RunFold
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -46,13 +42,10 @@ else:
             "Run": "run",
             "RunFold": "run",
             "RunMaterial": "material",
-            "is_run": "description",
             "open_results": "results",
             "read_material": "material",
             "read_predictions": "prediction_files",
-            "run_lock": "run",
             "write_predictions": "prediction_files",
-            "write_predictions_csv": "prediction_files",
         },
     )
 
@@ -62,11 +55,8 @@ __all__ = [
     "Run",
     "RunFold",
     "RunMaterial",
-    "is_run",
     "open_results",
     "read_material",
     "read_predictions",
-    "run_lock",
     "write_predictions",
-    "write_predictions_csv",
 ]

@@ -85,17 +85,7 @@ def is_run(path: Path | str) -> bool:
 def write_description(
     folder: Path, folds: Sequence[str], settings: Mapping[str, Any], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the description of a new run, and return it.
-
-    Args:
-        folder: Folder of the run.
-        folds: Name of each fold.
-        settings: Everything that decides the result.
-        data: Where the bags lie.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the description of a new run, and return it (see `Run.create`)."""
     description = {
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -112,9 +102,6 @@ def write_description(
 
 def read_description(folder: Path) -> dict[str, Any]:
     """Read the description of a run.
-
-    Args:
-        folder: Folder of the run.
 
     Raises:
         RunFolderError: There is none, it is damaged, or it is of a newer format.
@@ -147,11 +134,6 @@ def refuse_other_settings(
     folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
     """Refuse to resume a run with settings other than its own.
-
-    Args:
-        folder: Folder of the run.
-        before: Settings in its description.
-        settings: Settings to resume it with.
 
     Raises:
         RunFolderError: A setting differs; the message names the first.

@@ -17,7 +17,12 @@ from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import Run
-from sgpmil.runs.slide_picture import MissingMaterialWarning, SlideSources
+from sgpmil.runs.slide_picture import (
+    MissingMaterialWarning,
+    SlideSources,
+    find_nuclei_files,
+    find_slide_files,
+)
 from sgpmil.slides.annotations.folder import AnnotationFolder
 
 __all__ = [
@@ -133,7 +138,12 @@ def read_material(
         bags,
         missing,
         damaged,
-        SlideSources.find(wanted, slides=slides, annotations=annotations, nuclei=nuclei, mpp=mpp),
+        SlideSources(
+            {} if slides is None else find_slide_files(slides, wanted),
+            annotations,
+            {} if nuclei is None else find_nuclei_files(nuclei, wanted),
+            mpp,
+        ),
     )
 
 
@@ -181,6 +191,7 @@ def run_facts(material: RunMaterial) -> RunFacts:
     Args:
         material: The run.
     """
+    run = material.run
     first = {p.slide_id: p for _, p in reversed(list(material.predictions()))}
     labels = Counter(p.label for p in first.values())
     sizes = _bag_sizes(material)
@@ -192,7 +203,8 @@ def run_facts(material: RunMaterial) -> RunFacts:
         bag_sizes=tuple(sizes[slide_id] for slide_id in first if slide_id in sizes),
         tested=Counter(p.slide_id for _, p in material.predictions()),
         patients=_patients(material),
-        splits=_splits(material),
+        # Of a fold's folder, the other folds say nothing.
+        splits=() if run is None or run.path != material.path else tuple(run.splits.values()),
         encoders=_encoders(material),
         is_synthetic=_is_synthetic(material),
     )
@@ -220,15 +232,21 @@ def _bag_sizes(material: RunMaterial) -> dict[str, int]:
 def _patients(material: RunMaterial) -> dict[str, str]:
     """Collect the patients: of tested and validated slides, and of the labels where they lie."""
     patients: dict[str, str] = {}
-    recorded = None if material.run is None else material.run.data.get("labels")
-    if recorded is not None and Path(recorded).exists():
+    data = {} if material.run is None else material.run.data
+    if data.get("labels") is not None:
+        slide_table = data.get("slide_table")
         try:
-            table = read_labels(Path(recorded))
-        except SgpmilError:  # its columns have other names: what follows remains
-            table = None
-        if table is not None:
+            table = read_labels(
+                Path(data["labels"]),
+                slide_column=data.get("slide_column"),
+                label_column=data.get("label_column"),
+                case_column=data.get("case_column"),
+                slide_table=None if slide_table is None else Path(slide_table),
+            )
             rows = zip(table.slide_ids, table.case_ids, strict=True)
             patients = {clean_slide_id(slide): case for slide, case in rows}
+        except SgpmilError:  # moved or changed since: what follows remains
+            patients = {}
     for fold in material.folds:
         for part in (fold.test, fold.validation):
             for prediction in () if part is None else part.predictions:
@@ -236,11 +254,6 @@ def _patients(material: RunMaterial) -> dict[str, str]:
                     prediction.case_id or prediction.slide_id
                 )
     return patients
-
-
-def _splits(material: RunMaterial) -> tuple[Fold, ...]:
-    run = material.run
-    return () if run is None or run.path != material.path else tuple(run.splits.values())
 
 
 def _encoders(material: RunMaterial) -> tuple[str, ...]:

@@ -326,21 +326,6 @@ class Run:
         """Table of the metrics, a row a fold."""
         return self.path / "metrics.parquet"
 
-    @property
-    def figures_path(self) -> Path:
-        """Folder of the figures."""
-        return self.path / "figures"
-
-    @property
-    def explanation_path(self) -> Path:
-        """Folder of the explanation."""
-        return self.path / "explanation"
-
-    @property
-    def report_path(self) -> Path:
-        """Page of the report."""
-        return self.path / "report.html"
-
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:

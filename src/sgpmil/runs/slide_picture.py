@@ -15,7 +15,14 @@ from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.mask import mask_polygons
 from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
 
-__all__ = ["MissingMaterialWarning", "SlidePicture", "SlideSources", "outlines_of"]
+__all__ = [
+    "MissingMaterialWarning",
+    "SlidePicture",
+    "SlideSources",
+    "find_nuclei_files",
+    "find_slide_files",
+    "outlines_of",
+]
 
 
 class MissingMaterialWarning(UserWarning):
@@ -56,35 +63,6 @@ class SlideSources:
     annotations: AnnotationFolder | None = None
     nuclei: Mapping[str, Path] = field(default_factory=dict)
     mpp: float | None = None
-
-    @staticmethod
-    def find(
-        slide_ids: set[str],
-        *,
-        slides: Path | None = None,
-        annotations: AnnotationFolder | None = None,
-        nuclei: Path | None = None,
-        mpp: float | None = None,
-    ) -> "SlideSources":
-        """Find the files of slides in folders; those that are missing are a warning.
-
-        Args:
-            slide_ids: Names of the slides.
-            slides: Folder of the slide files.
-            annotations: Annotations of the slides.
-            nuclei: Folder of the slides' nuclei, ``<slide>.json``.
-            mpp: Microns per level-0 pixel, for slides whose files do not say.
-
-        Raises:
-            SlideError: No slide file is of these slides.
-            ExplanationError: No file of nuclei is.
-        """
-        return SlideSources(
-            {} if slides is None else _slide_files(slides, slide_ids),
-            annotations,
-            {} if nuclei is None else _nuclei_files(nuclei, slide_ids),
-            mpp,
-        )
 
     def open(self, slide_id: str) -> Slide | None:
         """Open a slide's file; None where there is none.
@@ -138,7 +116,8 @@ def outlines_of(
     return tuple(rings), name if name and name != "mask" else "annotated"
 
 
-def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+def find_slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+    """Find the files of slides in a folder; missing ones are a warning, none is an error."""
     try:
         files = {file.stem: file for file in find_slides(folder)}
     except SlideError:
@@ -156,7 +135,8 @@ def _slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
     return known
 
 
-def _nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+def find_nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
+    """Find the nuclei of slides in a folder; missing ones are a warning, none is an error."""
     known = {
         slide_id: file
         for slide_id in sorted(wanted)
@@ -178,7 +158,7 @@ def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
             f"{len(slides)} slides have no {what} in {folder} and are shown without: "
             f"{listed(sorted(slides))}.",
             MissingMaterialWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

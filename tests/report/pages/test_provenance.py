@@ -80,6 +80,13 @@ def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settin
     assert options["--classes"] == "normal,tumour"
 
 
+def test_the_command_reads_the_same_tables(tmp_path):
+    found = described(tmp_path, "abmil", {}, {})
+    data = {**found.run.data, "slide_column": "name", "on_mismatch": "skip"}
+    command = train_command(Run(found.path, {**found.run.description, "data": data}), ("n", "t"))
+    assert "--slide-column name --skip-missing --splits" in command
+
+
 @pytest.mark.parametrize("model", list_models())
 def test_defaults_need_no_settings(tmp_path, model):
     run = described(tmp_path, model, {}, {}).run

@@ -103,6 +103,11 @@ def train_command(run: Run, class_names: tuple[str, ...]) -> str:
     words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
     if data.get("labels") or "folder" not in data:
         words += ["--labels", str(data.get("labels", "LABELS"))]
+    for name in ("slide_column", "label_column", "case_column", "slide_table"):
+        if name in data:
+            words += [f"--{name.replace('_', '-')}", str(data[name])]
+    words += ["--skip-missing"] if data.get("on_mismatch") == "skip" else []
+    words += ["--skip-bad"] if data.get("on_bad") == "skip" else []
     words += ["--splits", str(run.splits_path)]
     words += ["--run", f"{run.path}-again", "--model", run.model]
     words += ["--classes", ",".join(class_names)]
