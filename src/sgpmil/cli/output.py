@@ -1,4 +1,4 @@
-"""How commands print."""
+"""Printed tables, facts and summaries."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,19 @@ from rich.table import Table
 
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.summary import MetricSummary
+from sgpmil.runs.material import RunMaterial
+from sgpmil.runs.results import Results
 
-__all__ = ["console", "counting", "facts", "grid", "listed", "metric_name", "print_summary"]
+__all__ = [
+    "console",
+    "counting",
+    "facts",
+    "grid",
+    "listed",
+    "metric_name",
+    "print_summary",
+    "print_unfinished",
+]
 
 console = Console(soft_wrap=True, markup=False, highlight=False)
 
@@ -55,6 +66,13 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
             f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of {num_folds} "
             f"test sets (it needs {METRICS[metric.name].needs})."
         )
+
+
+def print_unfinished(found: Results | RunMaterial, name: str = "") -> None:
+    """Print how many folds of a run are not done."""
+    if found.unfinished:
+        total = len(found.folds) + len(found.unfinished)
+        console.print(f"{name}{len(found.unfinished)} of {total} folds are not done.")
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:

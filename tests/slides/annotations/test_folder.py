@@ -4,10 +4,15 @@ import pytest
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
-from sgpmil.errors import AnnotationError
-from sgpmil.slides.annotations.folder import open_annotations, read_annotations
+from sgpmil.errors import AnnotationError, SettingsError
+from sgpmil.slides.annotations.folder import (
+    AnnotationOptions,
+    open_annotations,
+    read_annotations,
+)
 from sgpmil.slides.annotations.mask import AnnotationMask
-from sgpmil.slides.annotations.regions import RegionRule, bracs_rule
+from sgpmil.slides.annotations.regions import CAMELYON, RegionRule, bracs_rule
+from tests.report.explained_run import SLIDES, write_annotations
 
 from .drawings import feature, rectangle, write_asap, write_geojson, write_tiff
 
@@ -95,3 +100,27 @@ def test_no_folder_and_no_files(tmp_path):
     (tmp_path / "readme.txt").write_text("text")
     with pytest.raises(AnnotationError, match=r"there are none\. Name them after the slides"):
         open_annotations(tmp_path)
+
+
+def options(folder=None, regions=None, mask_downsample=None):
+    return AnnotationOptions(annotations=folder, regions=regions, mask_downsample=mask_downsample)
+
+
+def test_names_become_rules(tmp_path):
+    folder = write_annotations(tmp_path / "drawn")
+    assert options().open_annotations() is None
+    plain = options(folder, None, 4.0).open_annotations()
+    assert (plain.rule, plain.mask_downsample) == (None, 4.0)
+    assert options(folder, ("Camelyon",)).open_annotations().rule is CAMELYON
+    assert options(folder, ("bracs",)).open_annotations().depends_on_class
+    own = options(folder, ("Tumor", "Exclusion")).open_annotations().rule
+    assert own.positive == ("Tumor", "Exclusion")
+    assert "Exclusion" not in own.excluded
+    assert "Exclusion" in options(folder, ("Tumor",)).open_annotations().rule.excluded
+    assert SLIDES[1] in plain
+
+
+@pytest.mark.parametrize("words", [(("Tumor",), None), (None, 2.0)])
+def test_options_about_nothing_are_refused(words):
+    with pytest.raises(SettingsError, match="--annotations"):
+        options(None, *words).open_annotations()

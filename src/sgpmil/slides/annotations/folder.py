@@ -14,13 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.errors import AnnotationError
+from sgpmil.errors import AnnotationError, SettingsError
+from sgpmil.options import Options
 from sgpmil.slides.annotations.mask import AnnotationMask, read_mask
 from sgpmil.slides.annotations.region_files import read_asap_xml, read_geojson
-from sgpmil.slides.annotations.regions import CAMELYON, Annotations, RegionRule, select_regions
+from sgpmil.slides.annotations.regions import (
+    CAMELYON,
+    Annotations,
+    RegionRule,
+    bracs_rule,
+    select_regions,
+)
 
 __all__ = [
     "AnnotationFolder",
+    "AnnotationOptions",
     "ClassRule",
     "open_annotations",
     "read_annotations",
@@ -164,3 +172,48 @@ def open_annotations(
             "there are none. Name them after the slides."
         )
     return AnnotationFolder(place, files, rule, mask_downsample)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotationOptions(Options):
+    """Annotations that label the patches of slides.
+
+    Args:
+        annotations: Folder of <slide>.xml (ASAP), <slide>.geojson (QuPath) or <slide>_mask.tif that
+            label the patches.
+        regions: Names of the positive regions of the annotations, comma-separated; camelyon and
+            bracs name the rules of these data sets.
+        min_coverage: Least share of a patch inside the regions; 0 for any overlap.
+        mask_downsample: Side of a mask's pixel in level-0 pixels, where the file does not state it.
+    """
+
+    annotations: Path | None = None
+    regions: tuple[str, ...] | None = None
+    min_coverage: float = 0.5
+    mask_downsample: float | None = None
+
+    def open_annotations(self) -> AnnotationFolder | None:
+        """Open the annotations; None where the options name none.
+
+        Raises:
+            SettingsError: Options about annotations come without any.
+            AnnotationError: There is no such folder, or it has no annotations.
+        """
+        if self.annotations is None:
+            if self.regions is not None or self.mask_downsample is not None:
+                raise SettingsError(
+                    "--regions and --mask-downsample are about --annotations. Add a folder of them."
+                )
+            return None
+        rule: RegionRule | ClassRule | None = None
+        if self.regions is not None:
+            names = self.regions
+            known: dict[tuple[str, ...], RegionRule | ClassRule] = {
+                ("camelyon",): CAMELYON,
+                ("bracs",): bracs_rule,
+            }
+            # Regions that CAMELYON excludes stay holes, unless they are named as positive.
+            holes = tuple(hole for hole in CAMELYON.excluded if hole not in names)
+            own = RegionRule(positive=names, excluded=holes)
+            rule = known.get(tuple(name.casefold() for name in names), own)
+        return open_annotations(self.annotations, rule, mask_downsample=self.mask_downsample)

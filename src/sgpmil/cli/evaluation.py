@@ -1,34 +1,95 @@
-"""How an assessment is printed."""
+"""`sgpmil evaluate` and `compare`: commands on predictions."""
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from sgpmil.cli.output import console, grid, metric_name, print_summary
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import console, grid, metric_name, print_summary, print_unfinished
+from sgpmil.evaluation.assessment import Assessment
+from sgpmil.evaluation.bootstrap import Intervals
+from sgpmil.evaluation.comparison.cells import delong_rows, fixed, p_value_rows, table_cell
+from sgpmil.evaluation.comparison.result import Comparison
+from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES, Froc
+from sgpmil.evaluation.localisation.instance_uncertainty import InstanceUncertaintyRow
+from sgpmil.evaluation.localisation.lesion_detection import LesionRow
+from sgpmil.evaluation.localisation.localisation import LocalisationRow
+from sgpmil.evaluation.metrics import get_metric
+from sgpmil.report.compare import CompareOptions, compare_runs
+from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
 
-if TYPE_CHECKING:
-    from sgpmil.evaluation.assessment import Assessment
-    from sgpmil.evaluation.bootstrap import Intervals
-    from sgpmil.evaluation.localisation.froc import Froc
-    from sgpmil.evaluation.localisation.instance_uncertainty import InstanceUncertaintyRow
-    from sgpmil.evaluation.localisation.lesion_detection import LesionRow
-    from sgpmil.evaluation.localisation.localisation import LocalisationRow
-
-__all__ = ["print_assessment"]
+__all__ = ["compare", "evaluate"]
 
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
 _SCORES = ("attention", "evidence")
 
 
-def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
-    """Print what was measured: slides, intervals, errors, uncertainty, instances.
+@command(EvaluateOptions, arguments=["predictions"], lists=["regions"])
+def evaluate(options: EvaluateOptions) -> None:
+    """Measure predictions.
 
-    Args:
-        assessment: What was measured.
-        title: What it is of.
-        unit: What was counted, slides or patients.
+    The measures are: accuracy, calibration, uncertainty and, with instance labels or annotations,
+    localisation.
+
+    Example: sgpmil evaluate runs/latest --out evaluation
+
+    Example: sgpmil evaluate other_system.csv
     """
+    found = evaluate_run(options)
+    print_unfinished(found.results)
+    unit = "patients" if options.patients else "slides"
+    _print_assessment(found.assessment, str(options.predictions), unit)
+    if options.out is not None:
+        console.print(
+            f"Written to {options.out}: {len(found.tables)} tables, {len(found.figures)} figures "
+            "in figures/."
+        )
+
+
+@command(CompareOptions, arguments=["runs"])
+def compare(options: CompareOptions) -> None:
+    """Test whether one run is better than another.
+
+    All runs must have the same test slides.
+
+    Example: sgpmil compare runs/sgpmil runs/abmil --metric auc --metric nll
+    """
+    found = compare_runs(options)
+    for name, results in found.results.items():
+        print_unfinished(results, f"{name}: ")
+    _print_comparison(found.comparison)
+    console.print("Written to " + ", ".join(str(path) for path in found.files))
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    rows = []
+    for metric in comparison.metrics:
+        row = [f"{get_metric(metric).name} {get_metric(metric).arrow}".strip()]
+        for run in comparison.runs:
+            cell = table_cell(comparison, run, metric)
+            spread = f" ± {fixed(cell.sd)}" if len(comparison.folds) > 1 else ""
+            row.append(f"{fixed(cell.mean)}{spread}{' ★' if cell.is_marked else ''}")
+        rows.append(row)
+    num = len(comparison.folds)
+    grid(f"{num} folds" if num > 1 else "One fold", ["metric", *comparison.runs], rows)
+    if comparison.tests:
+        starred = any("★" in cell for row in rows for cell in row)
+        verdict = (
+            f"★: {comparison.reference} is better than this run"
+            if starred
+            else f"{comparison.reference} is not significantly better than any run in any metric"
+        )
+        console.print(f"{verdict}, at p < {comparison.alpha:g} ({comparison.marking}).")
+        adjusted = "; adjusted (Holm) in parentheses" if len(comparison.runs) > 2 else ""
+        title = f"P values that {comparison.reference} is better, across folds{adjusted}"
+        grid(title, *p_value_rows(comparison))
+    if comparison.auc_tests:
+        grid("DeLong's one-sided test of the AUC", *delong_rows(comparison))
+    for note in comparison.notes:
+        console.print(note)
+
+
+def _print_assessment(assessment: Assessment, title: str, unit: str) -> None:
     num = sum(fold.slide.num_slides for fold in assessment.folds)
     print_summary(assessment.summary, f"{title}: {num:,} {unit}")
     _print_intervals(assessment)
@@ -57,7 +118,7 @@ def print_assessment(assessment: "Assessment", title: str, unit: str) -> None:
         console.print(note)
 
 
-def _print_intervals(assessment: "Assessment") -> None:
+def _print_intervals(assessment: Assessment) -> None:
     known = [one for one in assessment.intervals if one is not None]
     if not known:
         return
@@ -73,14 +134,14 @@ def _print_intervals(assessment: "Assessment") -> None:
     )
 
 
-def _ends(intervals: "Intervals", name: str) -> str:
+def _ends(intervals: Intervals, name: str) -> str:
     found = intervals.of(name)
     if math.isnan(found.low):
         return _DASH
     return f"{found.low:.3f}–{found.high:.3f}"
 
 
-def _errors(assessment: "Assessment", unit: str) -> str:
+def _errors(assessment: Assessment, unit: str) -> str:
     folds = assessment.uncertainty.folds
     wrong, num = sum(fold.num_wrong for fold in folds), sum(fold.num_slides for fold in folds)
     where = ""
@@ -89,7 +150,7 @@ def _errors(assessment: "Assessment", unit: str) -> str:
     return f"Does the uncertainty point at the errors? {wrong} of {num:,} {unit} are wrong{where}"
 
 
-def _print_brier(assessment: "Assessment") -> None:
+def _print_brier(assessment: Assessment) -> None:
     parts = assessment.brier
 
     def mean(name: str) -> float:
@@ -103,7 +164,7 @@ def _print_brier(assessment: "Assessment") -> None:
     )
 
 
-def _print_instances(assessment: "Assessment") -> None:
+def _print_instances(assessment: Assessment) -> None:
     from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS
 
     found = assessment.instances
@@ -150,7 +211,7 @@ def _print_instances(assessment: "Assessment") -> None:
         grid(
             "Lesions (CAMELYON16's FROC): sensitivity at false positives a slide, and their mean, "
             "over folds",
-            ["score", *(f"{rate:g}" for rate in _rates()), "mean", "lesions"],
+            ["score", *(f"{rate:g}" for rate in FALSE_POSITIVE_RATES), "mean", "lesions"],
             [
                 [score, *(_mean(column) for column in columns), str(num_lesions)]
                 for score, columns, num_lesions in _lesions_by_score(found.lesions)
@@ -166,7 +227,7 @@ def _print_instances(assessment: "Assessment") -> None:
                 [
                     row.fold,
                     row.score,
-                    *(_told(v) for v in (row.auc, row.balanced_accuracy, row.f1, row.tissue_auc)),
+                    *(_number(v) for v in (row.auc, row.balanced_accuracy, row.f1, row.tissue_auc)),
                 ]
                 for row in found.pixels
             ],
@@ -175,7 +236,7 @@ def _print_instances(assessment: "Assessment") -> None:
             console.print(note)
 
 
-def _lesions_by_score(rows: "Sequence[LesionRow]") -> list[tuple[str, list[list[float]], int]]:
+def _lesions_by_score(rows: Sequence[LesionRow]) -> list[tuple[str, list[list[float]], int]]:
     """Give each score's sensitivities and their mean, a list of folds each, and the lesions."""
     groups: dict[str, list[Froc]] = {}
     for row in rows:
@@ -195,7 +256,7 @@ def _lesions_by_score(rows: "Sequence[LesionRow]") -> list[tuple[str, list[list[
 
 
 def _grouped(
-    rows: "Sequence[InstanceUncertaintyRow]",
+    rows: Sequence[InstanceUncertaintyRow],
 ) -> list[tuple[str, str, list[float], list[float]]]:
     groups: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for row in rows:
@@ -205,16 +266,10 @@ def _grouped(
     return [(score, scope, *numbers) for (score, scope), numbers in groups.items()]
 
 
-def _rates() -> tuple[float, ...]:
-    from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
-
-    return FALSE_POSITIVE_RATES
-
-
 def _mean(values: Sequence[float]) -> str:
     defined = [value for value in values if not math.isnan(value)]
-    return _told(math.fsum(defined) / len(defined)) if defined else _DASH
+    return _number(math.fsum(defined) / len(defined)) if defined else _DASH
 
 
-def _told(value: float) -> str:
+def _number(value: float) -> str:
     return _DASH if math.isnan(value) else f"{value:.3f}"
