@@ -8,7 +8,6 @@ from sklearn.metrics import roc_auc_score
 
 from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import InstanceScores, Prediction
-from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
 from sgpmil.runs.prediction_folder import write_prediction_folder

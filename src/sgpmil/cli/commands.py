@@ -70,17 +70,13 @@ def command(
 
         @wraps(function)
         def called(**given: Any) -> None:
-            values = {
-                field.name: _split(given.pop(field.name))
-                if field.name in lists
-                else given.pop(field.name)
-                for field in ordered
-            }
-            chosen = {
-                field.name: values[field.name]
-                for field in ordered
-                if values[field.name] is not None and values[field.name] != []
-            }
+            chosen = {}
+            for field in ordered:
+                value = given.pop(field.name)
+                if field.name in lists and value is not None:
+                    value = [name.strip() for name in value.split(",") if name.strip()]
+                if value is not None and value != []:
+                    chosen[field.name] = tuple(value) if isinstance(value, list) else value
             function(options(**chosen), **given)
 
         parameters = [
@@ -128,9 +124,3 @@ def _shell_type(hint: Any) -> Any:
     if get_origin(hint) is tuple and get_args(hint)[1:] == (Ellipsis,):
         return list[get_args(hint)[0]]  # type: ignore[misc]
     return hint
-
-
-def _split(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    return tuple(name.strip() for name in text.split(",") if name.strip())
