@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports import (
     write_patch_table,
     write_qupath_geojson,

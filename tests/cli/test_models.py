@@ -10,7 +10,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.evaluation import Prediction
 from sgpmil.evaluation.lipschitz import lipschitz_paths
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.deferral import fit_deferral
+from sgpmil.evaluation.uncertainty.decisions import fit_deferral
 from sgpmil.models import build_model, load_model, save_model
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.prediction_folder import write_prediction_folder

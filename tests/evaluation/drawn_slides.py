@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from tests.slides.annotations.drawings import rectangle, write_asap
 

@@ -7,14 +7,11 @@ import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from sgpmil.errors import PredictionError, SettingsError
-from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
-from sgpmil.evaluation.assessment_files import write_assessment
+from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess, write_assessment
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
-from sgpmil.evaluation.instance_scores import InstanceScores
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
-from sgpmil.evaluation.patients import by_patient
-from sgpmil.evaluation.prediction import Prediction
-from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable, by_patient
 from sgpmil.evaluation.summary import evaluate
 
 QUICK = AssessmentOptions(rounds=50)

@@ -9,9 +9,8 @@ from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation import bootstrap
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
 from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
-from sgpmil.evaluation.patients import patient_ids, without_patients
 from sgpmil.evaluation.prediction import Prediction
-from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids, without_patients
 
 from .tables import random_table, table_of
 

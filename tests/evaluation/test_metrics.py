@@ -29,8 +29,8 @@ from sgpmil.evaluation.metrics import (
     instance_metrics,
     slide_metrics,
 )
-from sgpmil.evaluation.operating_point import sensitivity_at_specificity
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.ranking import sensitivity_at_specificity
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 
 from .tables import random_scores, random_table, table_of

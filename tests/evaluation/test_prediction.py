@@ -5,7 +5,70 @@ from hypothesis import strategies as st
 from scipy.stats import entropy as scipy_entropy
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import Prediction, entropy
+from sgpmil.evaluation.prediction import InstanceScores, Prediction, entropy
+
+from .tables import random_scores
+
+
+def test_evidence_is_the_margin_and_ignores_a_common_shift():
+    scores = random_scores(num=12, num_classes=4)
+    shift = np.linspace(-3, 3, 12)[:, None]
+    shifted = random_scores(num=12, num_classes=4, evidence_mean=scores.evidence_mean + shift)
+    for c in range(4):
+        others = [j for j in range(4) if j != c]
+        expected = scores.evidence_mean[:, c] - scores.evidence_mean[:, others].mean(1)
+        np.testing.assert_allclose(scores.score("evidence", c), expected)
+        np.testing.assert_allclose(shifted.score("evidence", c), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3, 5])
+def test_margin_std_is_that_of_sampled_weights(num_classes):
+    rng = np.random.default_rng(3)
+    weights = rng.gamma(2.0, size=(400, 7))
+    logits = rng.normal(size=(7, num_classes))
+    evidence = weights[:, :, None] * logits
+    scores = InstanceScores(
+        attention_mean=weights.mean(0),
+        attention_std=weights.std(0, ddof=1),
+        evidence_mean=evidence.mean(0),
+        evidence_std=evidence.std(0, ddof=1),
+    )
+    for c in range(num_classes):
+        others = np.delete(evidence, c, axis=2)
+        margin = evidence[:, :, c] - (others.mean(2) if num_classes > 1 else 0)
+        np.testing.assert_allclose(scores.score("evidence", c), margin.mean(0), atol=1e-12)
+        np.testing.assert_allclose(scores.score_std("evidence", c), margin.std(0, ddof=1))
+
+
+def test_attention_ignores_the_class():
+    scores = random_scores()
+    assert scores.score("attention", 0) is scores.score("attention", 1)
+    assert scores.score_std("attention", 7) is scores.attention_std
+
+
+def test_missing_evidence_and_unknown_class():
+    bare = random_scores(evidence_mean=None, evidence_std=None)
+    with pytest.raises(PredictionError, match="Use attention"):
+        bare.score("evidence", 1)
+    with pytest.raises(PredictionError, match="between 0 and 1, but got 2"):
+        random_scores().score_std("evidence", 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_std": np.ones(3)},
+        {"evidence_std": None},
+        {"evidence_mean": None},
+        {"evidence_std": np.ones((30, 3))},
+        {"coords": np.zeros((4, 2), int)},
+        {"instance_labels": np.zeros(2, int)},
+    ],
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_scores_of_different_instances(changes):
+    with pytest.raises(PredictionError, match=r"Expected '\w+' of shape"):
+        random_scores(**changes)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(2, 5))

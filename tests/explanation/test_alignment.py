@@ -24,7 +24,7 @@ import openslide
 import shapely
 import tifffile
 
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports import (
     write_qupath_geojson,
     write_score_tiff,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import minmax_scale
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import (
     NO_PATCH,
     ScoreMap,

@@ -9,8 +9,7 @@ import pytest
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.decisions import decide
-from sgpmil.evaluation.uncertainty.deferral import fit_deferral
+from sgpmil.evaluation.uncertainty.decisions import decide, fit_deferral
 from sgpmil.runs.prediction_files import (
     PredictionTable,
     read_predictions,

@@ -7,8 +7,7 @@ import pytest
 
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, SplitError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv

@@ -8,8 +8,7 @@ import pytest
 
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, RunFolderError, SplitError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs import prediction_folder
 from sgpmil.runs.description import FORMAT, is_run

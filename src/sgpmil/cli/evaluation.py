@@ -7,12 +7,10 @@ from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, grid, metric_name, print_summary, print_unfinished
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
-from sgpmil.evaluation.comparison.cells import delong_rows, fixed, p_value_rows, table_cell
 from sgpmil.evaluation.comparison.result import Comparison
-from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES, Froc
-from sgpmil.evaluation.localisation.instance_uncertainty import InstanceUncertaintyRow
-from sgpmil.evaluation.localisation.lesion_detection import LesionRow
-from sgpmil.evaluation.localisation.localisation import LocalisationRow
+from sgpmil.evaluation.comparison.tables import delong_rows, fixed, p_value_rows, table_cell
+from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, Froc, LesionRow
+from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, LocalisationRow
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, evaluate_run

@@ -31,12 +31,18 @@ from typing import TYPE_CHECKING
 from sgpmil.on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, TestedFold, assess
-    from sgpmil.evaluation.assessment_files import write_assessment
+    from sgpmil.evaluation.assessment import (
+        Assessment,
+        AssessmentOptions,
+        TestedFold,
+        assess,
+        write_assessment,
+    )
     from sgpmil.evaluation.bootstrap import Interval, Intervals, bootstrap_intervals
-    from sgpmil.evaluation.brier import BrierDecomposition, brier_decomposition
     from sgpmil.evaluation.calibration import (
+        BrierDecomposition,
         adaptive_calibration_error,
+        brier_decomposition,
         brier_score,
         expected_calibration_error,
         negative_log_likelihood,
@@ -53,7 +59,6 @@ if TYPE_CHECKING:
         wilcoxon_test,
     )
     from sgpmil.evaluation.comparison.tables import write_comparison_tables
-    from sgpmil.evaluation.instance_scores import InstanceScores
     from sgpmil.evaluation.lipschitz import lipschitz_paths
     from sgpmil.evaluation.localisation.instance_evaluation import (
         InstanceEvaluation,
@@ -68,11 +73,10 @@ if TYPE_CHECKING:
         confusion_matrix,
         instance_auc,
     )
-    from sgpmil.evaluation.operating_point import sensitivity_at_specificity
-    from sgpmil.evaluation.patients import by_patient, without_patients
-    from sgpmil.evaluation.prediction import Prediction
-    from sgpmil.evaluation.prediction_table import PredictionTable
+    from sgpmil.evaluation.prediction import InstanceScores, Prediction
+    from sgpmil.evaluation.prediction_table import PredictionTable, by_patient, without_patients
     from sgpmil.evaluation.predictor import iter_predictions, predict
+    from sgpmil.evaluation.ranking import sensitivity_at_specificity
     from sgpmil.evaluation.summary import (
         FoldMetrics,
         MetricSummary,
@@ -80,27 +84,29 @@ if TYPE_CHECKING:
         summarise,
         write_metrics,
     )
+    from sgpmil.evaluation.uncertainty.analysis import uncertainty_over_folds
     from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-    from sgpmil.evaluation.uncertainty.deferral import fit_deferral
-    from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
-    from sgpmil.evaluation.uncertainty.measures import error_auroc
-    from sgpmil.evaluation.uncertainty.selective import selective_prediction
+    from sgpmil.evaluation.uncertainty.decisions import fit_deferral
+    from sgpmil.evaluation.uncertainty.measures import (
+        correct_versus_wrong,
+        error_auroc,
+        selective_prediction,
+    )
     from sgpmil.evaluation.uncertainty.temperature import fit_temperature
-    from sgpmil.evaluation.uncertainty.welch import correct_versus_wrong
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
             "Assessment": "assessment",
             "AssessmentOptions": "assessment",
-            "BrierDecomposition": "brier",
+            "BrierDecomposition": "calibration",
             "Comparison": "comparison.result",
             "FoldMetrics": "summary",
             "FoldPredictions": "comparison.comparability",
             "InstanceEvaluation": "localisation.instance_evaluation",
             "InstanceMetrics": "metrics",
             "InstanceOptions": "localisation.instance_evaluation",
-            "InstanceScores": "instance_scores",
+            "InstanceScores": "prediction",
             "Interval": "bootstrap",
             "Intervals": "bootstrap",
             "METRICS": "metrics",
@@ -113,13 +119,13 @@ else:
             "adaptive_calibration_error": "calibration",
             "assess": "assessment",
             "bootstrap_intervals": "bootstrap",
-            "brier_decomposition": "brier",
+            "brier_decomposition": "calibration",
             "brier_score": "calibration",
-            "by_patient": "patients",
+            "by_patient": "prediction_table",
             "check_own_test_slides": "comparison.comparability",
             "compare": "comparison.compare",
             "confusion_matrix": "metrics",
-            "correct_versus_wrong": "uncertainty.welch",
+            "correct_versus_wrong": "uncertainty.measures",
             "corrected_t_test": "comparison.significance",
             "delong_test": "comparison.delong",
             "error_auroc": "uncertainty.measures",
@@ -127,7 +133,7 @@ else:
             "evaluate_instances": "localisation.instance_evaluation",
             "expected_calibration_error": "calibration",
             "fit_conformal": "uncertainty.conformal",
-            "fit_deferral": "uncertainty.deferral",
+            "fit_deferral": "uncertainty.decisions",
             "fit_temperature": "uncertainty.temperature",
             "holm": "comparison.significance",
             "instance_auc": "metrics",
@@ -137,13 +143,13 @@ else:
             "paired_t_test": "comparison.significance",
             "predict": "predictor",
             "reliability_curve": "calibration",
-            "selective_prediction": "uncertainty.selective",
-            "sensitivity_at_specificity": "operating_point",
+            "selective_prediction": "uncertainty.measures",
+            "sensitivity_at_specificity": "ranking",
             "summarise": "summary",
-            "uncertainty_over_folds": "uncertainty.folds",
+            "uncertainty_over_folds": "uncertainty.analysis",
             "wilcoxon_test": "comparison.significance",
-            "without_patients": "patients",
-            "write_assessment": "assessment_files",
+            "without_patients": "prediction_table",
+            "write_assessment": "assessment",
             "write_comparison_tables": "comparison.tables",
             "write_metrics": "summary",
         },

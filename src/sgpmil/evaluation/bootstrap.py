@@ -8,8 +8,7 @@ import numpy as np
 
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
-from sgpmil.evaluation.patients import patient_ids
-from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 from sgpmil.shapes import Int
 

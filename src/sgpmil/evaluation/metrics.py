@@ -23,11 +23,9 @@ from sgpmil.evaluation.calibration import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from sgpmil.evaluation.instance_scores import ScoreKind
-from sgpmil.evaluation.operating_point import sensitivity_at_specificity
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import Prediction, ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.ranking import auroc, average_precision
+from sgpmil.evaluation.ranking import auroc, average_precision, sensitivity_at_specificity
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 from sgpmil.shapes import Bool, Float, Int
 

@@ -11,8 +11,7 @@ from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable

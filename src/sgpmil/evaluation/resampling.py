@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from sgpmil.evaluation.calibration import NUM_BINS, SMALLEST_PROBABILITY
-from sgpmil.evaluation.operating_point import SPECIFICITY
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.ranking import SPECIFICITY
 from sgpmil.shapes import Bool, Float, Int
 
 __all__ = ["Resampled", "SortedSlides"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.shapes import Float, Int
 
 __all__ = ["KeyPatch", "KeyPatchKind", "key_patches", "write_key_patches"]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import ScaleKind, scaled
 from sgpmil.shapes import Float
 

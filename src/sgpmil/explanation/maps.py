@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.shapes import Float, Int
 
 __all__ = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.runs.material import RunMaterial
 
 __all__ = ["write_slide_list"]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgpmil.errors import RunFolderError, SettingsError
-from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, assess
-from sgpmil.evaluation.assessment_files import write_assessment
+from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, assess, write_assessment
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
-from sgpmil.evaluation.patients import by_patient
+from sgpmil.evaluation.prediction_table import by_patient
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.report.figures.uncertainty_figures import write_uncertainty_figures
 from sgpmil.runs.results import Results, open_results

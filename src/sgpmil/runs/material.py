@@ -13,7 +13,7 @@ from sgpmil.bags.reading import read_bags
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
-from sgpmil.evaluation.localisation.annotated import InstanceLabeller
+from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import Run

@@ -17,8 +17,12 @@ from sgpmil.evaluation.uncertainty.conformal import (
     conformal_method,
     fit_conformal,
 )
-from sgpmil.evaluation.uncertainty.decisions import Decision, decide
-from sgpmil.evaluation.uncertainty.deferral import DeferralRule, fit_deferral
+from sgpmil.evaluation.uncertainty.decisions import (
+    Decision,
+    DeferralRule,
+    decide,
+    fit_deferral,
+)
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.models import load_model
 from sgpmil.processes import compute_device, progress_bar

@@ -16,8 +16,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions

@@ -30,7 +30,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.errors import PredictionError, RunFolderError, SplitError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import check_own_test_slides
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.processes import FileLock
 from sgpmil.runs.description import (

@@ -7,14 +7,11 @@ import pytest
 pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import AnnotationError, PredictionError
-from sgpmil.evaluation.localisation.annotated import InstanceLabeller
-from sgpmil.evaluation.localisation.froc import mnist_froc
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions, evaluate_instances
-from sgpmil.evaluation.localisation.instance_uncertainty import instance_uncertainty
-from sgpmil.evaluation.localisation.lesion_detection import lesion_detection
-from sgpmil.evaluation.localisation.localisation import localisation
+from sgpmil.evaluation.localisation.lesion_detection import lesion_detection, mnist_froc
+from sgpmil.evaluation.localisation.localisation import instance_uncertainty, localisation
 from sgpmil.evaluation.localisation.pixel_protocol import pixel_protocol
-from sgpmil.evaluation.localisation.scored_slides import scored_slides
+from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller, scored_slides
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.slides.annotations import open_annotations
 from tests.evaluation.drawn_slides import drawn_folder, drawn_table

@@ -9,10 +9,9 @@ pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sg
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.localisation.annotated import InstanceLabeller
 from sgpmil.evaluation.localisation.pixel_protocol import PIXEL_THRESHOLDS, paint, pixel_protocol
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.slides.annotations import open_annotations
 from tests.evaluation.drawn_slides import COORDS, drawn_folder, drawn_table, is_tumour, prediction

@@ -1,9 +1,88 @@
-import pytest
+import math
+from dataclasses import replace
 
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.decisions import Decision, decide
-from sgpmil.evaluation.uncertainty.deferral import fit_deferral
+from sgpmil.evaluation.uncertainty.decisions import Decision, decide, fit_deferral
+from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, uncertainty
+from tests.evaluation.tables import table_of
 from tests.evaluation.uncertain_tables import model_table
+
+
+def with_entropies(values):
+    table = table_of(np.full((len(values), 2), 0.5), [None] * len(values))
+    predictions = (
+        replace(p, entropy=float(v)) for p, v in zip(table.predictions, values, strict=True)
+    )
+    return PredictionTable(tuple(predictions), table.class_names)
+
+
+@given(st.integers(1, 60), st.integers(1, 99))
+def test_the_expected_share_by_counting_every_rank(num_slides, percent):
+    # A new slide exchangeable with the n others has each of the n + 1 ranks equally often.
+    share = percent / 100
+    rule = fit_deferral(with_entropies(range(num_slides)), share)
+    new = with_entropies(np.arange(num_slides + 1) - 0.5)
+    assert rule.defers(new).mean() == pytest.approx(rule.expected_share)
+    assert share - 1e-9 <= rule.expected_share < share + 1 / (num_slides + 1)
+    assert (rule.num_slides, rule.asked_share) == (num_slides, share)
+
+
+@pytest.mark.parametrize("measure", UNCERTAINTY_MEASURES)
+def test_the_share_is_met_on_new_slides(measure):
+    rule = fit_deferral(model_table(399, 3, seed=1), 0.2, measure)
+    test = model_table(1000, 3, seed=2)
+    deferred = rule.defers(test)
+    assert abs(deferred.mean() - 0.2) < 3 * math.sqrt(0.16 * (1 / 1000 + 1 / 399))
+    # Those deferred are the least certain, and one slide is decided as among many.
+    values = uncertainty(test, measure)
+    assert values[deferred].min() > values[~deferred].max()
+    for row in (0, 500):
+        alone = PredictionTable((test.predictions[row],), test.class_names)
+        assert rule.defers(alone)[0] == deferred[row]
+
+
+def test_a_slide_at_the_threshold_is_kept():
+    # A saturated model: most validation slides are equally and wholly certain.
+    rule = fit_deferral(with_entropies([0.0] * 19 + [0.3]), 0.1)
+    assert rule.threshold == 0.0
+    assert rule.defers(with_entropies([0.0, 1e-6, 0.3])).tolist() == [False, True, True]
+
+
+def test_what_is_unknown_goes_to_a_human():
+    rule = fit_deferral(with_entropies([0.1, 0.2, 0.3]), 0.3)
+    assert rule.defers(with_entropies([0.0, math.nan])).tolist() == [False, True]
+
+
+def test_a_certain_slide_of_a_model_with_a_posterior_is_kept():
+    table = model_table(50, 3, seed=1)
+    rule = fit_deferral(table, 0.1, "std")
+    sure = replace(table.predictions[0], std=np.zeros(3))
+    assert not rule.defers(PredictionTable((sure,), table.class_names))[0]
+
+
+def test_too_few_slides_defer_everything():
+    rule = fit_deferral(with_entropies([0.4]), 0.9)
+    assert rule.threshold == -math.inf
+    assert rule.expected_share == 1.0
+    assert rule.defers(with_entropies([0.0])).all()
+
+
+def test_impossible_input():
+    table = with_entropies([0.1, 0.2])
+    for share in (0.0, 1.0, 10.0, math.nan):
+        with pytest.raises(PredictionError, match="between 0 and 1"):
+            fit_deferral(table, share)
+    with pytest.raises(PredictionError, match="'std', but 2 of 2 lack it"):
+        fit_deferral(table, 0.1, "std")
+    with pytest.raises(PredictionError, match="but got none"):
+        fit_deferral(with_entropies([]), 0.1)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 
 CLASSES = ("normal", 'tumour "G3", ü')
 """Names with characters that CSV and JSON must quote."""

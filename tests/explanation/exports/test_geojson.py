@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports import write_qupath_geojson, write_tiatoolbox_overlay
 from sgpmil.slides.annotations import read_geojson
 

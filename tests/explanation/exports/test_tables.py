@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports import patch_table, write_patch_table
 
 from .scored_patches import CLASSES, scored

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sgpmil.bags.bag import Bag
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.models.sgpmil import SGPMIL
 from tests.models.small import random_bags, small_model
 

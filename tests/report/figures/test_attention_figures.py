@@ -6,7 +6,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.report.figures.attention_figures import AttentionPanel, attention_figure
 from sgpmil.report.figures.canvas import save_figure
 

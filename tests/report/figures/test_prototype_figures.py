@@ -4,7 +4,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError, SlideError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.prototypes import (
     NEUTRAL,
     PALETTE,

@@ -8,8 +8,7 @@ from sklearn.calibration import calibration_curve
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import expected_calibration_error
-from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.set_metrics import set_metrics
+from sgpmil.evaluation.uncertainty.conformal import fit_conformal, set_metrics
 from sgpmil.evaluation.uncertainty.temperature import fit_temperature
 from sgpmil.report.figures.recalibration_figures import set_figure, temperature_figure
 from tests.evaluation.tables import table_of

@@ -5,9 +5,8 @@ from scipy.stats import ttest_ind
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.folds import uncertainty_over_folds
-from sgpmil.evaluation.uncertainty.measures import uncertainty
-from sgpmil.evaluation.uncertainty.selective import risk_coverage
+from sgpmil.evaluation.uncertainty.analysis import uncertainty_over_folds
+from sgpmil.evaluation.uncertainty.measures import risk_coverage, uncertainty
 from sgpmil.report.figures.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,

@@ -14,8 +14,7 @@ from sgpmil.evaluation.comparison.comparability import (
     fold_design,
 )
 from sgpmil.evaluation.comparison.delong import delong_test
-from sgpmil.evaluation.comparison.notes import comparison_notes
-from sgpmil.evaluation.comparison.result import ClassAucTest, Comparison, RunTest
+from sgpmil.evaluation.comparison.result import ClassAucTest, Comparison, RunTest, comparison_notes
 from sgpmil.evaluation.comparison.significance import (
     better_alternative,
     corrected_t_test,

@@ -4,20 +4,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sgpmil.errors import AnnotationError, PredictionError
-from sgpmil.evaluation.localisation.annotated import AnnotatedTable, InstanceLabeller
-from sgpmil.evaluation.localisation.froc import InstanceFroc, mnist_froc
-from sgpmil.evaluation.localisation.instance_uncertainty import (
-    InstanceUncertaintyRow,
-    instance_uncertainty,
-)
 from sgpmil.evaluation.localisation.lesion_detection import (
+    InstanceFroc,
     LesionRow,
     LesionSettings,
     lesion_detection,
+    mnist_froc,
 )
-from sgpmil.evaluation.localisation.localisation import LocalisationRow, localisation
+from sgpmil.evaluation.localisation.localisation import (
+    InstanceUncertaintyRow,
+    LocalisationRow,
+    instance_uncertainty,
+    localisation,
+)
 from sgpmil.evaluation.localisation.pixel_protocol import PixelRow, pixel_protocol
-from sgpmil.evaluation.localisation.scored_slides import ScoreName, available_scores, scored_slides
+from sgpmil.evaluation.localisation.scored_slides import (
+    AnnotatedTable,
+    InstanceLabeller,
+    ScoreName,
+    available_scores,
+    scored_slides,
+)
 from sgpmil.evaluation.localisation.threshold import Criterion, ThresholdChoice
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.slides.annotations.folder import AnnotationFolder

@@ -1,4 +1,12 @@
-"""Whether the scores of patches find the lesions that were drawn."""
+r"""Detection of lesions: non-maximum suppression and the free-response ROC curve (FROC).
+
+The FROC is CAMELYON16's. A lesion is found at a threshold where any detection in it has at least
+that score; several detections in one lesion count once; detections outside every lesion are
+false positives; those in lesions too small to count (isolated tumour cells) are neither. False
+positives are averaged over all slides. Sensitivities between two thresholds are interpolated
+linearly, as the challenge does. It differs in one point: the challenge's script never uses the
+lowest score as a threshold, we use every score.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,23 +15,247 @@ from dataclasses import dataclass
 import numpy as np
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.localisation.annotated import slide_annotations
-from sgpmil.evaluation.localisation.detections import Detections, find_detections
-from sgpmil.evaluation.localisation.froc import IGNORED, Froc, SlideHits, froc
 from sgpmil.evaluation.localisation.scored_slides import (
+    ScoredSlide,
     ScoreName,
     available_scores,
     instance_values,
     min_max,
     positive_classes_of,
+    slide_annotations,
 )
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.ranking import auroc
+from sgpmil.shapes import Float, Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.lesions import Lesions, find_lesions
 from sgpmil.slides.annotations.regions import Annotations
 
-__all__ = ["LesionRow", "LesionSettings", "lesion_detection"]
+__all__ = [
+    "FALSE_POSITIVE_RATES",
+    "IGNORED",
+    "Detections",
+    "Froc",
+    "InstanceFroc",
+    "LesionRow",
+    "LesionSettings",
+    "SlideHits",
+    "find_detections",
+    "froc",
+    "lesion_detection",
+    "mnist_froc",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """Detections of one slide, the highest score first.
+
+    Args:
+        scores: Score of each.
+        points: Place (x, y) of each in level-0 pixels.
+    """
+
+    scores: Float[np.ndarray, " K"]
+    points: Float[np.ndarray, "K 2"]
+
+
+def find_detections(
+    scores: Float[np.ndarray, " N"],
+    coords: Int[np.ndarray, "N 2"],
+    patch_size: int,
+    radius: float,
+) -> Detections:
+    """Keep the local maxima of a score over the patches.
+
+    Non-maximum suppression: the patch with the highest score is kept and all within the radius
+    of it are dropped, until none is left. Of equal scores the first patch is kept.
+
+    Args:
+        scores: Score of each patch.
+        coords: Top-left corner (x, y) of each patch in level-0 pixels.
+        patch_size: Side of a patch in level-0 pixels; a detection is at the centre.
+        radius: Distance of centres in level-0 pixels up to which a patch is suppressed; 0 keeps
+            every patch.
+
+    Raises:
+        PredictionError: The radius is negative.
+
+    Example:
+        >>> row = np.array([[0, 0], [10, 0], [20, 0]])
+        >>> find_detections(np.array([0.2, 0.9, 0.8]), row, 10, 10.0).scores
+        array([0.9])
+    """
+    if radius < 0:
+        raise PredictionError(
+            f"Expected a radius of at least 0 level-0 pixels, but got {radius}. "
+            "Use a few patch sizes."
+        )
+    from scipy.spatial import KDTree
+
+    centres = coords + patch_size / 2
+    order = np.argsort(-scores, kind="stable")
+    if radius > 0:
+        tree = KDTree(centres)
+        alive = np.ones(len(scores), dtype=bool)
+        kept = []
+        for patch in order:
+            if alive[patch]:
+                kept.append(patch)
+                alive[tree.query_ball_point(centres[patch], radius)] = False
+        order = np.array(kept, dtype=np.int64)
+    return Detections(np.asarray(scores[order], dtype=np.float64), centres[order])
+
+
+FALSE_POSITIVE_RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""False positives a slide at which CAMELYON16 averages the sensitivity."""
+
+IGNORED = -2
+"""The lesion of a detection in a lesion that does not count."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlideHits:
+    """The detections of one slide, and what they hit.
+
+    Args:
+        scores: Score of each detection.
+        lesion: Index of the lesion that each hit; -1 outside every lesion, `IGNORED` in one that
+            does not count.
+        num_lesions: Number of lesions that count.
+    """
+
+    scores: Float[np.ndarray, " K"]
+    lesion: Int[np.ndarray, " K"]
+    num_lesions: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Froc:
+    """A free-response ROC curve.
+
+    Args:
+        false_positives: False positives a slide at each threshold, from the highest down,
+            beginning with 0.
+        sensitivity: Share of the lesions found at each; NaN without a lesion.
+        sensitivities: Sensitivity at each of `FALSE_POSITIVE_RATES`.
+        mean: Their mean, the score of CAMELYON16.
+        num_lesions: Number of lesions that count.
+        num_slides: Number of slides.
+    """
+
+    false_positives: Float[np.ndarray, " K"]
+    sensitivity: Float[np.ndarray, " K"]
+    sensitivities: tuple[float, ...]
+    mean: float
+    num_lesions: int
+    num_slides: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFroc:
+    """The FROC of instances that is published for bags of digits.
+
+    Args:
+        area: Mean area over positive bags; NaN without any.
+        ceiling: Its largest possible value, the mean share of negative instances.
+        num_bags: Number of positive bags with positive and negative instances.
+    """
+
+    area: float
+    ceiling: float
+    num_bags: int
+
+
+def froc(slides: Sequence[SlideHits]) -> Froc:
+    r"""Trace the curve over all slides.
+
+    $$ \mathrm{sensitivity}(t) = \frac{1}{L} \sum_l \Bigl[\max_{k \in l} s_k \ge t\Bigr], \qquad
+       \mathrm{FP}(t) = \frac{1}{n} \sum_{k \notin \cup l} [s_k \ge t] $$
+
+    At a given rate of false positives the sensitivity is the highest that is reached with it,
+    or interpolated between the two next; beyond the last point it stays.
+
+    Args:
+        slides: Detections of each slide, those without lesions included.
+
+    Raises:
+        PredictionError: There are no slides, a score is NaN, or a detection hits a lesion that
+            the slide does not have.
+
+    Example:
+        >>> hits = SlideHits(np.array([0.9, 0.8, 0.4]), np.array([0, -1, 1]), 2)
+        >>> froc([hits]).sensitivities
+        (0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
+    """
+    _check(slides)
+    num_lesions = sum(slide.num_lesions for slide in slides)
+    scores = np.concatenate([slide.scores for slide in slides])
+    lesion = np.concatenate([slide.lesion for slide in slides])
+    first = np.cumsum([0, *(slide.num_lesions for slide in slides)])[:-1]
+    number = lesion + np.repeat(first, [len(slide.scores) for slide in slides])
+    best = np.full(num_lesions, -np.inf)
+    np.maximum.at(best, number[lesion >= 0], scores[lesion >= 0])
+    found = np.sort(best[best > -np.inf])
+    alarms = np.sort(scores[lesion == -1])
+    thresholds = np.unique(np.concatenate([found, alarms]))[::-1]
+    false_positives = (len(alarms) - np.searchsorted(alarms, thresholds)) / len(slides)
+    hits = len(found) - np.searchsorted(found, thresholds)
+    false_positives = np.concatenate([[0.0], false_positives])
+    counts = np.concatenate([[0.0], hits])
+    sensitivity = counts / num_lesions if num_lesions else np.full(len(counts), np.nan)
+    # Of the points with one rate np.interp takes the last from the left, and that is the highest.
+    at_rates = np.interp(FALSE_POSITIVE_RATES, false_positives, sensitivity)
+    return Froc(
+        false_positives=false_positives,
+        sensitivity=sensitivity,
+        sensitivities=tuple(at_rates.tolist()),
+        mean=float(at_rates.mean()),
+        num_lesions=num_lesions,
+        num_slides=len(slides),
+    )
+
+
+def mnist_froc(slides: Sequence[ScoredSlide]) -> InstanceFroc:
+    r"""Give the published FROC of instances: an area over false positives an instance.
+
+    Per positive bag, the area under the true positive rate over
+    $\mathrm{FPR} \cdot n_0 / n$, with $n_0$ negatives among n instances. It is
+    $\mathrm{AUC} \cdot n_0 / n$, so its ceiling is $n_0 / n$ and not 1: compare it with the
+    ceiling, or use the AUC. (The published code takes the curve of calls at one threshold; this
+    one has every threshold.)
+
+    Args:
+        slides: Instances of each bag; negative bags, and those without both kinds of instance,
+            are left out.
+    """
+    bags = [s for s in slides if s.is_positive and s.has_both_kinds]
+    shares = [float((~bag.positive).mean()) for bag in bags]
+    areas = [auroc(bag.raw, bag.positive) * share for bag, share in zip(bags, shares, strict=True)]
+    return InstanceFroc(
+        area=float(np.mean(areas)) if bags else math.nan,
+        ceiling=float(np.mean(shares)) if bags else math.nan,
+        num_bags=len(bags),
+    )
+
+
+def _check(slides: Sequence[SlideHits]) -> None:
+    if not slides:
+        raise PredictionError(
+            "Expected the detections of at least one slide, but got none. Pass a slide."
+        )
+    for slide in slides:
+        if np.isnan(slide.scores).any():
+            raise PredictionError(
+                "Expected a number as the score of every detection, but got NaN. "
+                "Predict these slides again."
+            )
+        if slide.lesion.shape != slide.scores.shape or (slide.lesion >= slide.num_lesions).any():
+            raise PredictionError(
+                f"Expected a lesion below {slide.num_lesions} for each of {len(slide.scores)} "
+                f"detections, but got {slide.lesion.tolist()[:5]}. Number the lesions from 0."
+            )
 
 
 @dataclass(frozen=True, slots=True)

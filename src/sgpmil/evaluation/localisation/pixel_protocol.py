@@ -20,17 +20,16 @@ import numpy as np
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.localisation.annotated import slide_annotations
 from sgpmil.evaluation.localisation.scored_slides import (
     ScoreName,
     available_scores,
     instance_values,
     min_max,
     positive_classes_of,
+    slide_annotations,
 )
 from sgpmil.evaluation.localisation.threshold import CallMetrics, call_metrics
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc
 from sgpmil.shapes import Bool, Float, Int

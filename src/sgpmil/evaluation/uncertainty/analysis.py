@@ -1,7 +1,10 @@
-"""All that is measured of a model's uncertainty, for one fold and over folds."""
+"""Uncertainty of a model in one fold, and over folds."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import (
@@ -10,28 +13,40 @@ from sgpmil.evaluation.calibration import (
     negative_log_likelihood,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.conformal import ConformalMethod, fit_conformal
+from sgpmil.evaluation.uncertainty.conformal import (
+    ConformalMethod,
+    SetMetrics,
+    fit_conformal,
+    pooled_set_metrics,
+    set_metrics,
+)
 from sgpmil.evaluation.uncertainty.measures import (
+    COVERAGES,
     UNCERTAINTY_MEASURES,
+    CorrectVersusWrong,
+    SelectivePrediction,
     UncertaintyMeasure,
+    correct_versus_wrong,
     error_auroc,
+    selective_prediction,
     wrong_slides,
 )
-from sgpmil.evaluation.uncertainty.selective import SelectivePrediction, selective_prediction
-from sgpmil.evaluation.uncertainty.set_metrics import SetMetrics, set_metrics
 from sgpmil.evaluation.uncertainty.temperature import Temperature, fit_temperature
-from sgpmil.evaluation.uncertainty.welch import CorrectVersusWrong, correct_versus_wrong
 
 __all__ = [
     "Confidence",
+    "FoldsUncertainty",
     "MeasureAnalysis",
     "ScaledConfidence",
     "UncertaintyAnalysis",
+    "UncertaintyRow",
     "measure_analysis",
     "pooled_table",
     "table_confidence",
     "uncertainty_analysis",
+    "uncertainty_over_folds",
 ]
+
 
 METHODS: tuple[ConformalMethod, ...] = ("lac", "aps")
 
@@ -223,4 +238,256 @@ def table_confidence(table: PredictionTable) -> Confidence:
         ece=expected_calibration_error(probs, labels),
         ace=adaptive_calibration_error(probs, labels),
         nll=negative_log_likelihood(probs, labels),
+    )
+
+
+_DASH = "–"
+
+_SHOWN = COVERAGES.index(0.8)
+"""The coverage that the grid has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncertaintyRow:
+    """One number of the uncertainty over folds.
+
+    Args:
+        name: What it is.
+        mean: Mean over the folds in which it is defined; NaN without any.
+        sd: Sample standard deviation over them; NaN for fewer than two.
+        values: Value of each fold, NaN where undefined.
+        pooled: The number over the slides of all folds together; NaN where there is none such.
+    """
+
+    name: str
+    mean: float
+    sd: float
+    values: tuple[float, ...]
+    pooled: float
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Name, mean ± sd and pooled number as they are printed; a dash where undefined."""
+        spread = "" if math.isnan(self.sd) else f" ± {self.sd:.3f}"
+        return self.name, f"{_told(self.mean)}{spread}", _told(self.pooled)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldsUncertainty:
+    """The uncertainty of several folds.
+
+    Args:
+        folds: Analysis of each fold.
+        pooled: Analysis of each measure over the slides of all folds together: single folds
+            have few errors.
+        pooled_sets: Prediction sets of all folds counted together; empty unless every fold has
+            validation slides.
+        pooled_confidence: Calibration of all folds' slides together, before and after each fold's
+            temperature; empty unless every fold has validation slides.
+        notes: What to know of these numbers, a sentence each.
+    """
+
+    folds: tuple[UncertaintyAnalysis, ...]
+    pooled: tuple[MeasureAnalysis, ...]
+    pooled_sets: tuple[SetMetrics, ...]
+    pooled_confidence: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def measure_rows(self) -> tuple[UncertaintyRow, ...]:
+        """Error AUROC, AURC, excess AURC, selective accuracy and Welch's p of each measure."""
+        return tuple(
+            row
+            for number, pooled in enumerate(self.pooled)
+            for row in _rows(
+                [_measure_numbers(fold.measures[number]) for fold in self.folds],
+                _measure_numbers(pooled),
+                pooled.measure,
+            )
+        )
+
+    @property
+    def calibration_rows(self) -> tuple[UncertaintyRow, ...]:
+        """Temperature, calibration before and after it, and prediction sets."""
+        if not any(fold.scaled for fold in self.folds):
+            return ()
+        rows = list(
+            _rows([_scaled_numbers(fold.scaled) for fold in self.folds], self.pooled_confidence)
+        )
+        for number, method in enumerate(METHODS):
+            own = [_set_numbers(fold.sets[number] if fold.sets else None) for fold in self.folds]
+            pooled = _set_numbers(self.pooled_sets[number] if self.pooled_sets else None)
+            rows += _rows(own, pooled, method.upper())
+        return tuple(rows)
+
+    @property
+    def measure_header(self) -> tuple[str, ...]:
+        """Header of `measure_grid`."""
+        pooled = ("pooled",) if len(self.folds) > 1 else ()
+        shown = f"accuracy\nat {COVERAGES[_SHOWN]:.0%}"
+        welch = "one-sided\nWelch p"
+        return ("uncertainty", "error\nAUROC", *pooled, "AURC", "excess\nAURC", shown, welch)
+
+    @property
+    def measure_grid(self) -> tuple[tuple[str, ...], ...]:
+        """A row a measure that the predictions carry, narrow enough for a terminal.
+
+        The first number is the mean over folds of the error AUROC; all others are of the slides
+        of all folds together, for a fold without errors has no excess AURC, and means over
+        different folds could not be compared. Welch's p is that wrong slides are no less certain.
+        """
+        grid = []
+        for number, pooled in enumerate(self.pooled):
+            selective = pooled.selective
+            if math.isnan(selective.aurc):
+                continue
+            areas = [fold.measures[number].error_auroc for fold in self.folds]
+            grid.append(
+                (
+                    pooled.measure.replace("_", " "),
+                    _told(_mean(areas)),
+                    *([_told(pooled.error_auroc)] if len(areas) > 1 else []),
+                    _told(selective.aurc),
+                    _told(selective.excess_aurc),
+                    _told(selective.accuracies[_SHOWN]),
+                    _told_p(pooled.groups.p_one_sided),
+                )
+            )
+        return tuple(grid)
+
+
+def uncertainty_over_folds(
+    folds: Sequence[tuple[PredictionTable, PredictionTable | None]], coverage: float = 0.9
+) -> FoldsUncertainty:
+    """Analyse every fold, and the slides of all folds together.
+
+    Pooling puts predictions of several models side by side. Where test sets overlap, a slide
+    counts once a fold, so that Welch's p over the pooled slides is too small.
+
+    Args:
+        folds: Predictions of each fold's test slides, and of its validation slides where there
+            are any.
+        coverage: Share of slides that prediction sets promise to cover.
+
+    Raises:
+        PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
+    """
+    if not folds:
+        raise PredictionError(
+            "Expected at least one fold to analyse, but got none. Pass the predictions of one."
+        )
+    analyses = tuple(uncertainty_analysis(*fold, coverage) for fold in folds)
+    pooled = measure_analysis(pooled_table([test for test, _ in folds]))
+    sets: tuple[SetMetrics, ...] = ()
+    if all(fold.sets for fold in analyses):
+        sets = tuple(
+            pooled_set_metrics(of_method)
+            for of_method in zip(*(fold.sets for fold in analyses), strict=True)
+        )
+    confidence: dict[str, float] = {}
+    temperatures = [fold.scaled.temperature for fold in analyses if fold.scaled is not None]
+    if len(temperatures) == len(folds):
+        tests = [test for test, _ in folds]
+        after = [t.apply(test.labelled()) for t, test in zip(temperatures, tests, strict=True)]
+        confidence = _told_confidence(table_confidence(pooled_table(tests)), "before")
+        confidence |= _told_confidence(table_confidence(pooled_table(after)), "after")
+    welch = pooled[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
+    notes = (*_calibration_notes(analyses), *([welch] if welch else []))
+    return FoldsUncertainty(analyses, pooled, sets, confidence, notes)
+
+
+def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:
+    selective, groups = analysis.selective, analysis.groups
+    accuracies = {
+        f"accuracy at {coverage:.0%}": accuracy
+        for coverage, accuracy in zip(COVERAGES, selective.accuracies, strict=True)
+    }
+    return {
+        "error AUROC": analysis.error_auroc,
+        "AURC": selective.aurc,
+        "excess AURC": selective.excess_aurc,
+        **accuracies,
+        "Welch p, two-sided": groups.p_two_sided,
+        "Welch p, wrong less certain": groups.p_one_sided,
+    }
+
+
+def _scaled_numbers(scaled: ScaledConfidence | None) -> dict[str, float]:
+    if scaled is None:
+        return {}
+    return {
+        "temperature": scaled.temperature.value,
+        **_told_confidence(scaled.before, "before"),
+        **_told_confidence(scaled.after, "after"),
+    }
+
+
+def _told_confidence(found: Confidence, when: str) -> dict[str, float]:
+    return {
+        f"ECE {when}": found.ece,
+        f"ACE {when}": found.ace,
+        f"NLL {when}": found.nll,
+    }
+
+
+def _set_numbers(sets: SetMetrics | None) -> dict[str, float]:
+    if sets is None:
+        return {}
+    of_class = {
+        f"coverage of {name}": float(value)
+        for name, value in zip(sets.class_names, sets.class_coverage, strict=True)
+    }
+    return {
+        "coverage": sets.coverage,
+        **of_class,
+        "classes in a set": sets.mean_size,
+        "sets of one class": sets.share_single,
+        "empty, so given the top class": sets.share_empty,
+    }
+
+
+def _rows(
+    folds: Sequence[Mapping[str, float]], pooled: Mapping[str, float], of: str = ""
+) -> list[UncertaintyRow]:
+    names = dict.fromkeys(name for numbers in folds for name in numbers)
+    return [
+        _row(
+            f"{of}: {name}" if of else name,
+            [numbers.get(name, math.nan) for numbers in folds],
+            pooled.get(name, math.nan),
+        )
+        for name in names
+    ]
+
+
+def _row(name: str, values: Sequence[float], pooled: float) -> UncertaintyRow:
+    defined = [value for value in values if not math.isnan(value)]
+    return UncertaintyRow(
+        name=name,
+        mean=_mean(values),
+        sd=float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan,
+        values=tuple(values),
+        pooled=pooled,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
+
+
+def _told(value: float) -> str:
+    return _DASH if math.isnan(value) else f"{value:.3f}"
+
+
+def _told_p(p: float) -> str:
+    return "<0.001" if p < 0.001 else _told(p)
+
+
+def _calibration_notes(folds: Sequence[UncertaintyAnalysis]) -> tuple[str, ...]:
+    """Say every note once, with the number of folds it is of."""
+    found = [note for fold in folds for note in fold.calibration_notes]
+    return tuple(
+        f"{note} ({found.count(note)} of {len(folds)} folds)" if len(folds) > 1 else note
+        for note in dict.fromkeys(found)
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports.tables import PLACE_COLUMNS, patch_table
 from sgpmil.explanation.maps import patch_side, placed_coords, scaled
 from sgpmil.shapes import Float, Int

@@ -8,7 +8,7 @@ import torch
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.prototypes.nuclei import Nuclei, nuclei_in_patches
 from sgpmil.explanation.prototypes.similarity import (
     SimilarityMeasure,

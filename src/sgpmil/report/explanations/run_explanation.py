@@ -10,8 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from sgpmil.errors import ExplanationError, SgpmilError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.explanation.explanation_folder import (
     ExplanationFolder,
     ExportKind,

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.explanation.explanation_folder import ExplanationFolder, ExportKind
 from sgpmil.explanation.exports import (
     write_patch_table,

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.instance_scores import InstanceScores, ScoreKind
+from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
 from sgpmil.report.figures.canvas import COLOURS, LABEL_SIZE, SMALL_SIZE, new_figure, plain_words
 from sgpmil.shapes import Float
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from sgpmil.evaluation.comparison.cells import p_value
 from sgpmil.evaluation.comparison.result import Comparison
+from sgpmil.evaluation.comparison.tables import p_value
 from sgpmil.evaluation.metrics import Metric, get_metric
 from sgpmil.report.figures.canvas import (
     COLOURS,

@@ -12,7 +12,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.map_layers import (
     LayerKind,
     MapLayer,

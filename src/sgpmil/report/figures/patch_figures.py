@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind
 from sgpmil.explanation.map_layers import attention_values
 from sgpmil.explanation.maps import patch_side, placed_coords, score_map

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import LabelMap, label_map, patch_side, placed_coords
 from sgpmil.explanation.prototypes import (
     NEUTRAL,

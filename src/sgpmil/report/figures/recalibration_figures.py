@@ -12,7 +12,7 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import expected_calibration_error, reliability_curve
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
-from sgpmil.evaluation.uncertainty.set_metrics import SetMetrics
+from sgpmil.evaluation.uncertainty.conformal import SetMetrics
 from sgpmil.evaluation.uncertainty.temperature import Temperature
 from sgpmil.report.figures.canvas import (
     COLOURS,

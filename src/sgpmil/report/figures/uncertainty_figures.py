@@ -10,11 +10,16 @@ from matplotlib.ticker import PercentFormatter
 
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.analysis import pooled_table
-from sgpmil.evaluation.uncertainty.folds import FoldsUncertainty
-from sgpmil.evaluation.uncertainty.measures import UncertaintyMeasure, uncertainty, wrong_slides
-from sgpmil.evaluation.uncertainty.selective import risk_coverage, selective_prediction
-from sgpmil.evaluation.uncertainty.welch import CorrectVersusWrong, correct_versus_wrong
+from sgpmil.evaluation.uncertainty.analysis import FoldsUncertainty, pooled_table
+from sgpmil.evaluation.uncertainty.measures import (
+    CorrectVersusWrong,
+    UncertaintyMeasure,
+    correct_versus_wrong,
+    risk_coverage,
+    selective_prediction,
+    uncertainty,
+    wrong_slides,
+)
 from sgpmil.report.figures.canvas import (
     COLOURS,
     GREY,

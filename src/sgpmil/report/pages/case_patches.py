@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.errors import SgpmilError
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.key_patches import key_patches
 from sgpmil.explanation.map_layers import map_layers
 from sgpmil.explanation.maps import patch_side

@@ -8,8 +8,7 @@ import numpy as np
 
 from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SgpmilError
-from sgpmil.evaluation.instance_scores import InstanceScores
-from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.explanation.maps import patch_side
 from sgpmil.report.pages.case_patches import PatchGroup, patch_groups
 from sgpmil.report.pages.checks import has_posterior

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sgpmil.evaluation.instance_scores import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.shapes import Float
 
 __all__ = ["num_without_score", "without_infinite"]

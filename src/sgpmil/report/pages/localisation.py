@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 from sgpmil.evaluation.assessment import Assessment
-from sgpmil.evaluation.localisation.froc import FALSE_POSITIVE_RATES
-from sgpmil.evaluation.localisation.lesion_detection import LesionRow
+from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, LesionRow
 from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, LocalisationRow
 from sgpmil.report.pages.blocks import Block, Prose, Section, Table
 from sgpmil.report.pages.number_texts import told_mean

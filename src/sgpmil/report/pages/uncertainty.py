@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.analysis import pooled_table
-from sgpmil.evaluation.uncertainty.folds import UncertaintyRow
+from sgpmil.evaluation.uncertainty.analysis import UncertaintyRow, pooled_table
 from sgpmil.report.figures.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,
