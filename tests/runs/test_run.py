@@ -201,7 +201,13 @@ def test_predictions_come_back_as_they_were(tmp_path):
     assert run.metrics_path == tmp_path / "metrics.parquet"
 
 
-@pytest.mark.parametrize("content", ["", "no JSON", "[]", "3", '{"settings": {}}', '{"folds": 2}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "no JSON", "[]", "3", '{"settings": {}}', '{"folds": 2}', '{"folds": "01"}'),
+        *('{"folds": [], "settings": null}', '{"folds": [], "format": "new"}'),
+    ],
+)
 def test_a_damaged_description_is_named(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"description of a run in .*run\.json, but it is dam"):

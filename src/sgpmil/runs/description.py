@@ -111,7 +111,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         written_as = int(description.get("format", FORMAT))
         if written_as <= FORMAT:
-            tuple(description["folds"])
+            _check_kinds(description)
     except OSError as error:
         raise RunFolderError(
             f"Expected a run (a folder with {_FILE}) at {folder}, but found none."
@@ -128,6 +128,14 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"{written_as}. Update sgpmil."
         )
     return description
+
+
+def _check_kinds(description: Mapping[str, Any]) -> None:
+    if "folds" not in description:
+        raise KeyError("folds")
+    for name, kind in (("folds", list), ("settings", dict), ("data", dict), ("versions", dict)):
+        if not isinstance(description.get(name, kind()), kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
 
 
 def refuse_other_settings(

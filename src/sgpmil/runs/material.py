@@ -120,7 +120,7 @@ def read_material(
     if not results.folds:
         raise ExplanationError(
             f"Expected a run with at least one fold that is done at {results.path}, but none is. "
-            "Go on with it: sgpmil train … --resume."
+            "Resume it: sgpmil train … --resume."
         )
     damaged: dict[str, str] = {}
     folds = results.load(damaged)

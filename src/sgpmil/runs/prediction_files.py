@@ -116,7 +116,7 @@ def write_predictions_csv(
         PredictionError: The decisions are on other slides.
     """
     columns, decided = range(table.num_classes), _decision_columns(table, decisions)
-    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *_MEASURES)
         writer.writerow(["slide_id", "case_id", "label", "predicted", *names, *decided])

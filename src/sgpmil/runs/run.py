@@ -175,7 +175,7 @@ class RunFold:
         if not self.is_done:
             raise PredictionError(
                 f"Expected predictions of fold {self.name} in {self.path}, but it is not done. "
-                "Go on with the run (--resume)."
+                "Resume the run (--resume)."
             )
 
 
