@@ -1,8 +1,7 @@
-"""Functions of rows, a part of the rows at a time: what lies between does not fit for all of them.
+"""Chunks of rows, for functions whose intermediate results do not fit into memory for all rows.
 
-A slide may have a million instances, and a hidden layer of each takes more memory than the
-instances themselves. What a network makes of an instance does not depend on the others, so that it
-can be computed for a chunk of them after another.
+A slide may have a million instances, and a hidden layer takes more memory than the instances
+themselves. A network treats each instance alone, so it can be applied to one chunk after another.
 """
 
 from collections.abc import Callable
@@ -17,18 +16,18 @@ __all__ = ["by_chunks", "chunk_bounds", "recomputed"]
 Result = TypeVar("Result")
 
 ROWS = {"cpu": 2**14, "cuda": 2**19}
-"""Rows of a chunk where no gradient is asked for: enough to keep the device busy."""
+"""Rows of a chunk without gradients: enough to keep the device busy."""
 
 RECOMPUTED_ROWS = 2**18
-"""Rows of a chunk in training, and the number beyond which there are chunks at all: each is
-computed again in the backward pass, which costs a third more time."""
+"""Rows of a chunk in training. The backward pass computes each chunk again, which takes a third
+more time, so smaller batches are not divided."""
 
 
 def by_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor) -> tuple[Tensor, ...]:
-    """Apply a function that treats each row alone, and put its results together.
+    """Apply a function that treats each row alone, and concatenate its results.
 
     Args:
-        function: From rows to tensors with as many rows.
+        function: Function from rows to tensors with the same number of rows.
         rows: The rows.
 
     Example:
@@ -54,7 +53,7 @@ def by_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor) ->
 
 
 def recomputed(function: Callable[..., Result], *arguments: Tensor) -> Result:
-    """Call a function; where gradients are asked for, keep no more of it than its arguments.
+    """Call a function; for its gradient, keep only its arguments and compute it again.
 
     Args:
         function: The function; it is called again in the backward pass.
@@ -66,7 +65,7 @@ def recomputed(function: Callable[..., Result], *arguments: Tensor) -> Result:
 
 
 def chunk_bounds(num_rows: int, device: torch.device) -> list[tuple[int, int]]:
-    """Give start and end of each chunk of rows.
+    """Return start and end of each chunk of rows.
 
     Args:
         num_rows: Number of rows.

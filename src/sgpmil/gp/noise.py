@@ -54,19 +54,29 @@ class FreshNoise:
         self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S T"]:
         """See `Noise`."""
-        return _normal((num_samples, segments.num_rows), like)
+        return self._draw((num_samples, segments.num_rows), like)
 
     def per_bag(
         self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S B"]:
         """See `Noise`."""
-        return _normal((num_samples, num_bags), like)
+        return self._draw((num_samples, num_bags), like)
 
     def per_function(
         self, num_samples: int, num_inducing: int, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "S M"]:
         """See `Noise`."""
-        return _normal((num_samples, num_inducing), like)
+        return self._draw((num_samples, num_inducing), like)
+
+    def _draw(self, shape: tuple[int, int], like: Tensor) -> Tensor:
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+
+
+class ZeroNoise(FreshNoise):
+    """No noise: every sample is the posterior mean."""
+
+    def _draw(self, shape: tuple[int, int], like: Tensor) -> Tensor:
+        return like.new_zeros(shape)
 
 
 class RepeatableNoise:
@@ -112,28 +122,6 @@ class RepeatableNoise:
         return draws(3 * self.seed + stream, shape, like.dtype, like.device)
 
 
-class ZeroNoise:
-    """No noise: every sample is the posterior mean."""
-
-    def per_instance(
-        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
-    ) -> Float[Tensor, "S T"]:
-        """See `Noise`."""
-        return like.new_zeros(num_samples, segments.num_rows)
-
-    def per_bag(
-        self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
-    ) -> Float[Tensor, "S B"]:
-        """See `Noise`."""
-        return like.new_zeros(num_samples, num_bags)
-
-    def per_function(
-        self, num_samples: int, num_inducing: int, like: Float[Tensor, "..."]
-    ) -> Float[Tensor, "S M"]:
-        """See `Noise`."""
-        return like.new_zeros(num_samples, num_inducing)
-
-
 def _draws(
     seed: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "R S"]:
@@ -148,7 +136,3 @@ def _draws(
 
 
 _cached_draws = lru_cache(maxsize=16)(_draws)
-
-
-def _normal(shape: tuple[int, int], like: Tensor) -> Tensor:
-    return torch.randn(shape, dtype=like.dtype, device=like.device)

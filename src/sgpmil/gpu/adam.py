@@ -138,13 +138,7 @@ class AdamStep:
 
 @program()
 @no_type_check
-def _gradient(
-    table: tl.tensor,
-    tensor: tl.tensor,
-    num_tensors: tl.tensor,
-    offsets: tl.tensor,
-    within: tl.tensor,
-) -> tl.tensor:
+def _gradient(table, tensor, num_tensors, offsets, within):
     """Load a part of a tensor's gradient in single precision; zeros where it has none."""
     address = tl.load(table + num_tensors + tensor)
     is_half = tl.load(table + 7 * num_tensors + tensor)
@@ -157,14 +151,7 @@ def _gradient(
 
 @program()
 @no_type_check
-def norm_program(
-    table: tl.tensor,
-    chunk_tensors: tl.tensor,
-    chunk_starts: tl.tensor,
-    partials: tl.tensor,
-    num_tensors: tl.tensor,
-    CHUNK: tl.constexpr,
-) -> None:
+def norm_program(table, chunk_tensors, chunk_starts, partials, num_tensors, CHUNK: tl.constexpr):
     """Sum the squares of a chunk of gradients; a tensor's first chunk counts its step."""
     chunk = tl.program_id(0)
     tensor = tl.load(chunk_tensors + chunk)
@@ -182,26 +169,26 @@ def norm_program(
 @program()
 @no_type_check
 def update_program(
-    table: tl.tensor,
-    chunk_tensors: tl.tensor,
-    chunk_starts: tl.tensor,
-    partials: tl.tensor,
-    rate: tl.tensor,
-    num_tensors: tl.tensor,
-    num_chunks: tl.tensor,
-    clip: tl.tensor,
-    weight_decay: tl.tensor,
-    eps: tl.tensor,
-    beta2: tl.tensor,
-    rest1: tl.tensor,
-    rest2: tl.tensor,
-    log_beta1: tl.tensor,
-    log_beta2: tl.tensor,
+    table,
+    chunk_tensors,
+    chunk_starts,
+    partials,
+    rate,
+    num_tensors,
+    num_chunks,
+    clip,
+    weight_decay,
+    eps,
+    beta2,
+    rest1,
+    rest2,
+    log_beta1,
+    log_beta2,
     DECOUPLED: tl.constexpr,
     CLIPPED: tl.constexpr,
     CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
-) -> None:
+):
     r"""Update a chunk of weights, with all gradients scaled to a norm of `clip` at most.
 
     `rest1` and `rest2` are $1 - \beta_1$ and $1 - \beta_2$, which single precision would lose.

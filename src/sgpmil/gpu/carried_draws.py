@@ -125,19 +125,9 @@ def carried_rbf_draw(
         noise: $\epsilon$, without gradient.
     """
     if z.dtype == torch.float32 and runs_triton(x) and _fits(len(z), x.shape[1], len(functions)):
-        return CarriedRBFDraw.apply(
-            x,
-            z,
-            inverse,
-            functions,
-            lengthscale,
-            scale,
-            constant,
-            jitter,
-            mean_weight,
-            mean_bias,
-            noise,
-        )
+        kernel = lengthscale, scale, constant
+        mean = mean_weight, mean_bias
+        return CarriedRBFDraw.apply(x, z, inverse, functions, *kernel, jitter, *mean, noise)
     x = x.to(z.dtype)
     variance = (scale + constant).expand(len(x)) + jitter
     Kzx = rbf_covariance(z, x, lengthscale, scale, constant)
@@ -169,14 +159,8 @@ def carried_draw(
 
 class _CarriedDraw(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        covariance: Tensor,
-        inverse: Tensor,
-        values: Tensor,
-        variance: Tensor,
-        noise: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Tensor) -> Tensor:
+        covariance, inverse, values, variance, noise = given
         B = inverse @ covariance
         left = (variance - torch.linalg.vecdot(B, B, dim=0)).clamp_(min=MIN_VARIANCE)
         ctx.save_for_backward(covariance, inverse, values, noise, B, left)
@@ -191,13 +175,7 @@ class _CarriedDraw(Function):
         d_root = torch.linalg.vecdot(gradient, noise, dim=0)
         d_left = d_root * left.rsqrt() * (left > MIN_VARIANCE)  # twice the gradient of r
         d_B = (values.T @ gradient).addcmul_(B, d_left, value=-1)
-        return (
-            inverse.T @ d_B,
-            d_B @ covariance.T,
-            gradient @ B.T,
-            d_left.mul_(0.5),
-            None,
-        )
+        return inverse.T @ d_B, d_B @ covariance.T, gradient @ B.T, d_left.mul_(0.5), None
 
 
 def rbf_covariance(
@@ -213,14 +191,8 @@ def rbf_covariance(
 
 class _RBFCovariance(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        x: Tensor,
-        lengthscale: Tensor,
-        scale: Tensor,
-        constant: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Tensor) -> Tensor:
+        z, x, lengthscale, scale, constant = given
         # Distances do not change; numbers that are small before they are squared are more exact.
         centre = z.mean(0)
         z_scaled, x_scaled = (z - centre) / lengthscale, (x - centre) / lengthscale
@@ -418,9 +390,7 @@ def _sizes(z: Float[Tensor, "M G"], functions: Float[Tensor, "S M"]) -> dict[str
 
 @program()
 @no_type_check
-def _centre(
-    z: tl.tensor, dims: tl.tensor, M: tl.constexpr, G: tl.constexpr, POINTS: tl.constexpr
-) -> tl.tensor:
+def _centre(z, dims, M: tl.constexpr, G: tl.constexpr, POINTS: tl.constexpr):
     """Compute the mean inducing point: numbers that are small when squared are more exact."""
     points = tl.arange(0, POINTS)
     inside = (points < M)[:, None] & (dims < G)[None, :]
@@ -429,14 +399,7 @@ def _centre(
 
 @program()
 @no_type_check
-def _centred(
-    values: tl.tensor,
-    rows: tl.tensor,
-    dims: tl.tensor,
-    centre: tl.tensor,
-    within: tl.tensor,
-    G: tl.constexpr,
-) -> tl.tensor:
+def _centred(values, rows, dims, centre, within, G: tl.constexpr):
     """Load points less the centre, with zeros outside."""
     inside = within[:, None] & (dims < G)[None, :]
     loaded = tl.load(values + rows[:, None] * G + dims[None, :], mask=inside, other=0.0)
@@ -446,24 +409,24 @@ def _centred(
 @program(do_not_specialize=["num_rows"])
 @no_type_check
 def draw_program(
-    x: tl.tensor,
-    z: tl.tensor,
-    inverse: tl.tensor,
-    functions: tl.tensor,
-    lengthscale: tl.tensor,
-    scale: tl.tensor,
-    constant: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    noise: tl.tensor,
-    out: tl.tensor,
-    exponents: tl.tensor,
-    projection: tl.tensor,
-    left: tl.tensor,
-    jitter: tl.tensor,
-    num_rows: tl.tensor,
-    out_stride: tl.tensor,
-    stride: tl.tensor,
+    x,
+    z,
+    inverse,
+    functions,
+    lengthscale,
+    scale,
+    constant,
+    weight,
+    bias,
+    noise,
+    out,
+    exponents,
+    projection,
+    left,
+    jitter,
+    num_rows,
+    out_stride,
+    stride,
     M: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
@@ -475,7 +438,7 @@ def draw_program(
     SAMPLES: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
-) -> None:
+):
     """Draw at a tile of inputs, and keep the exponents, the projection and the variance left."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     within = rows < num_rows
@@ -524,25 +487,25 @@ def draw_program(
 @program(do_not_specialize=["num_rows"])
 @no_type_check
 def draw_gradient_program(
-    grad: tl.tensor,
-    x: tl.tensor,
-    z: tl.tensor,
-    inverse: tl.tensor,
-    functions: tl.tensor,
-    lengthscale: tl.tensor,
-    scale: tl.tensor,
-    weight: tl.tensor,
-    noise: tl.tensor,
-    exponents: tl.tensor,
-    projection: tl.tensor,
-    left: tl.tensor,
-    x_grad: tl.tensor,
-    projection_grad: tl.tensor,
-    exponents_grad: tl.tensor,
-    partials: tl.tensor,
-    num_rows: tl.tensor,
-    grad_stride: tl.tensor,
-    stride: tl.tensor,
+    grad,
+    x,
+    z,
+    inverse,
+    functions,
+    lengthscale,
+    scale,
+    weight,
+    noise,
+    exponents,
+    projection,
+    left,
+    x_grad,
+    projection_grad,
+    exponents_grad,
+    partials,
+    num_rows,
+    grad_stride,
+    stride,
     M: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
@@ -554,7 +517,7 @@ def draw_gradient_program(
     SAMPLES: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
-) -> None:
+):
     """Compute the gradients at a tile of inputs.
 
     Those of the inputs, of the projection and of the negated exponents are complete. `partials`
@@ -631,22 +594,22 @@ def draw_gradient_program(
 @program(do_not_specialize=["num_rows", "rows_of_part"])
 @no_type_check
 def products_program(
-    grad: tl.tensor,
-    x: tl.tensor,
-    z: tl.tensor,
-    lengthscale: tl.tensor,
-    scale: tl.tensor,
-    constant: tl.tensor,
-    exponents: tl.tensor,
-    projection: tl.tensor,
-    projection_grad: tl.tensor,
-    exponents_grad: tl.tensor,
-    of_tiles: tl.tensor,
-    partials: tl.tensor,
-    num_rows: tl.tensor,
-    rows_of_part: tl.tensor,
-    grad_stride: tl.tensor,
-    stride: tl.tensor,
+    grad,
+    x,
+    z,
+    lengthscale,
+    scale,
+    constant,
+    exponents,
+    projection,
+    projection_grad,
+    exponents_grad,
+    of_tiles,
+    partials,
+    num_rows,
+    rows_of_part,
+    grad_stride,
+    stride,
     M: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
@@ -659,7 +622,7 @@ def products_program(
     SHARES: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
-) -> None:
+):
     """Sum over a part of the inputs, of whole tiles.
 
     `partials` takes the gradients of the inverse factor, the inducing points and the functions,
@@ -715,13 +678,7 @@ def products_program(
 
 @program()
 @no_type_check
-def _of_points(
-    values: tl.tensor,
-    points: tl.tensor,
-    rows: tl.tensor,
-    stride: tl.tensor,
-    M: tl.constexpr,
-) -> tl.tensor:
+def _of_points(values, points, rows, stride, M: tl.constexpr):
     """Load kept values of some inducing points and inputs."""
     place = points.to(tl.int64)[:, None] * stride + rows[None, :]
     return tl.load(values + place, mask=(points < M)[:, None], other=0.0)
@@ -729,14 +686,7 @@ def _of_points(
 
 @program()
 @no_type_check
-def _store(
-    out: tl.tensor,
-    values: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
+def _store(out, values, rows, columns, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Store a block of a matrix."""
     inside = (rows < HEIGHT)[:, None] & (columns < WIDTH)[None, :]
     tl.store(out + rows[:, None] * WIDTH + columns[None, :], values, mask=inside)
@@ -745,13 +695,8 @@ def _store(
 @program(do_not_specialize=["num_parts"])
 @no_type_check
 def sums_program(
-    partials: tl.tensor,
-    out: tl.tensor,
-    num_parts: tl.tensor,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
+    partials, out, num_parts, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """Sum over the parts, a block of columns at a time."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     sums = _sum_rows(partials, 0, num_parts, columns, WIDTH, ROWS)
@@ -760,14 +705,7 @@ def sums_program(
 
 @program()
 @no_type_check
-def _sum_rows(
-    values: tl.tensor,
-    start: tl.tensor,
-    end: tl.tensor,
-    columns: tl.tensor,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-) -> tl.tensor:
+def _sum_rows(values, start, end, columns, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """Sum some columns of a matrix over some of its rows."""
     sums = tl.zeros([ROWS, columns.shape[0]], tl.float32)
     for first in range(start, end, ROWS):

@@ -33,13 +33,7 @@ from sgpmil.shapes import Float
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = [
-    "MAX_SIZE",
-    "inverse_factor",
-    "jittered_cholesky",
-    "launch_gradient",
-    "launch_inverse",
-]
+__all__ = ["MAX_SIZE", "inverse_factor", "jittered_cholesky"]
 
 MAX_SIZE = 128
 """Rows that one Triton program holds; torch factorises larger matrices, and cannot be recorded."""
@@ -120,7 +114,7 @@ class _InverseFactor(torch.autograd.Function):
     def forward(ctx: Any, covariance: Tensor, jitter: float, dtype: torch.dtype) -> Tensor:
         ctx.dtype = covariance.dtype
         if _fits(covariance):
-            P, result = launch_inverse(covariance, jitter, dtype)
+            P, result = _launch_inverse(covariance, jitter, dtype)
         else:
             factor = jittered_cholesky(covariance, jitter)
             identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
@@ -135,21 +129,17 @@ class _InverseFactor(torch.autograd.Function):
         (gradient,) = gradients
         (P,) = ctx.saved_tensors
         if _fits(P):
-            return launch_gradient(P, gradient, ctx.dtype), None, None
+            return _launch_gradient(P, gradient, ctx.dtype), None, None
         inner = (gradient.double() @ P.T).tril_()
         inner.diagonal().mul_(0.5)
         full = P.T @ inner @ P
         return (full + full.T).mul_(-0.5).to(ctx.dtype), None, None
 
 
-def launch_inverse(
+def _launch_inverse(
     covariance: Float[Tensor, "M M"], jitter: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "M M"], Float[Tensor, "M M"]]:
-    """Do as `inverse_factor` in one Triton program.
-
-    Returns:
-        The inverse in float64, and in the given dtype.
-    """
+    """Compute the inverse in float64 and in the given dtype, in one Triton program."""
     size = len(covariance)
     covariance = _single_or_double(covariance)
     inverse = covariance.new_empty((size, size), dtype=torch.float64)
@@ -170,16 +160,10 @@ def launch_inverse(
     return inverse, rounded
 
 
-def launch_gradient(
+def _launch_gradient(
     P: Float[Tensor, "M M"], gradient: Float[Tensor, "M M"], dtype: torch.dtype
 ) -> Float[Tensor, "M M"]:
-    r"""Compute the gradient $\bar K$ in two Triton programs.
-
-    Args:
-        P: The inverse in float64, contiguous.
-        gradient: The gradient $\bar P$ in any dtype.
-        dtype: Number format of the result.
-    """
+    r"""Compute the gradient $\bar K$ of the contiguous inverse P, in two Triton programs."""
     size = len(P)
     gradient = _single_or_double(gradient)
     num_blocks = ceil_div(size, _BLOCK)
@@ -202,7 +186,7 @@ def _single_or_double(matrix: Tensor) -> Tensor:
 
 @program()
 @no_type_check
-def _picked(values: tl.tensor, chosen: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
+def _picked(values, chosen, AXIS: tl.constexpr):
     """Take the one chosen entry along an axis: the sum of its bits and zeros is exact."""
     bits = tl.where(chosen, values.to(tl.int64, bitcast=True), 0)
     return tl.sum(bits, AXIS).to(tl.float64, bitcast=True)
@@ -210,7 +194,7 @@ def _picked(values: tl.tensor, chosen: tl.tensor, AXIS: tl.constexpr) -> tl.tens
 
 @program()
 @no_type_check
-def _eliminated(matrix: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+def _eliminated(matrix, BLOCK: tl.constexpr):
     r"""Compute $D$ and the strict lower triangle of $X$ with $X A X^\top = D$, $X$ unit triangular.
 
     An eliminated column of A is not needed again, and the column of X takes its place: one matrix
@@ -233,21 +217,22 @@ def _eliminated(matrix: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
 @program(do_not_specialize=["size", "num_attempts"])
 @no_type_check
 def inverse_factor_program(
-    covariance: tl.tensor,
-    inverse: tl.tensor,
-    rounded: tl.tensor,
-    size: tl.tensor,
-    stride_row: tl.tensor,
-    stride_column: tl.tensor,
-    num_attempts: tl.tensor,
-    JITTER: tl.constexpr,  # as an argument it would be in single precision
+    covariance,
+    inverse,
+    rounded,
+    size,
+    stride_row,
+    stride_column,
+    num_attempts,
+    JITTER: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> None:
+):
     """Write the inverse factor in double precision and in that of `rounded`; one program.
 
     Where a pivot is not positive, the program starts again with ten times the jitter; if every
-    attempt fails, all entries are NaN. It reads only the lower triangle of the covariance.
+    attempt fails, all entries are NaN. It reads only the lower triangle of the covariance. The
+    jitter is a constant, because an argument would be in single precision.
     """
     at = tl.arange(0, BLOCK)
     wide = tl.arange(0, WIDTH)
@@ -305,15 +290,15 @@ def inverse_factor_program(
 @program(do_not_specialize=["size"])
 @no_type_check
 def inner_gradient_program(
-    gradient: tl.tensor,
-    inverse: tl.tensor,
-    out: tl.tensor,
-    size: tl.tensor,
-    stride_row: tl.tensor,
-    stride_column: tl.tensor,
+    gradient,
+    inverse,
+    out,
+    size,
+    stride_row,
+    stride_column,
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> None:
+):
     r"""Write a block of rows of $\Phi(\bar P P^\top) P$; the grid counts blocks."""
     at = tl.arange(0, BLOCK)
     wide = tl.arange(0, WIDTH)
@@ -339,14 +324,7 @@ def inner_gradient_program(
 
 @program(do_not_specialize=["size"])
 @no_type_check
-def outer_gradient_program(
-    inverse: tl.tensor,
-    inner: tl.tensor,
-    out: tl.tensor,
-    size: tl.tensor,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
+def outer_gradient_program(inverse, inner, out, size, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
     r"""Write a block of $-\operatorname{sym}(P^\top Q)$; the grid counts blocks both ways."""
     wide = tl.arange(0, WIDTH)[:, None]
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -368,7 +346,7 @@ def outer_gradient_program(
 
 @program()
 @no_type_check
-def _rounded(values: tl.tensor, out: tl.tensor) -> tl.tensor:
+def _rounded(values, out):
     if out.dtype.element_ty.primitive_bitwidth == 16:  # Triton cannot convert double to half
         values = values.to(tl.float32)
     return values.to(out.dtype.element_ty)

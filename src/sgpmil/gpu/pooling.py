@@ -171,71 +171,25 @@ class SegmentPool(Function):
     ) -> tuple[Float[Tensor, "S T"] | None, Float[Tensor, "T H"] | None, None]:
         """Compute the gradients that are needed."""
         weights, embeddings, bounds = ctx.saved_tensors
-        grad = grad.contiguous()
         by_weights, by_embeddings, _ = ctx.needs_input_grad
+        grad = grad.contiguous()
+        (num_bags, num_samples, width), num_rows = grad.shape, len(embeddings)
+        columns = min(power_of_two(width), 128)
+        rows = min(_TILE // columns, 512)
+        blocks = ceil_div(num_rows, rows), ceil_div(width, columns)
+        sizes = num_rows, num_bags, num_samples, width
+        tile = {"STEPS": num_bags.bit_length(), "ROWS": rows, "COLUMNS": columns, "num_warps": 8}
+        of_weights = weights.new_empty(weights.shape) if by_weights else None
+        of_embeddings = embeddings.new_empty(embeddings.shape) if by_embeddings else None
         with torch.cuda.device_of(weights):
-            return (
-                _weights_gradient(weights, embeddings, bounds, grad) if by_weights else None,
-                _embeddings_gradient(weights, embeddings, bounds, grad) if by_embeddings else None,
-                None,
-            )
-
-
-def _weights_gradient(
-    weights: Float[Tensor, "S T"],
-    embeddings: Float[Tensor, "T H"],
-    bounds: Int[Tensor, " _"],
-    grad: Float[Tensor, "B S H"],
-) -> Float[Tensor, "S T"]:
-    num_bags, num_samples, width = grad.shape
-    num_rows = len(embeddings)
-    out = weights.new_empty(weights.shape)
-    rows, columns = _tile(width)
-    pool_weights_gradient_program[(ceil_div(num_rows, rows), num_samples)](
-        embeddings,
-        grad,
-        bounds,
-        out,
-        num_rows,
-        num_bags,
-        num_samples,
-        width,
-        *embeddings.stride(),
-        num_rows,
-        STEPS=num_bags.bit_length(),
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=8,
-    )
-    return out
-
-
-def _embeddings_gradient(
-    weights: Float[Tensor, "S T"],
-    embeddings: Float[Tensor, "T H"],
-    bounds: Int[Tensor, " _"],
-    grad: Float[Tensor, "B S H"],
-) -> Float[Tensor, "T H"]:
-    num_bags, num_samples, width = grad.shape
-    num_rows = len(embeddings)
-    out = embeddings.new_empty(embeddings.shape)
-    rows, columns = _tile(width)
-    pool_embeddings_gradient_program[(ceil_div(num_rows, rows), ceil_div(width, columns))](
-        weights,
-        grad,
-        bounds,
-        out,
-        num_rows,
-        num_bags,
-        num_samples,
-        width,
-        *weights.stride(),
-        STEPS=num_bags.bit_length(),
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=8,
-    )
-    return out
+            if by_weights:
+                strides = *embeddings.stride(), num_rows
+                launch = pool_weights_gradient_program[(blocks[0], num_samples)]
+                launch(embeddings, grad, bounds, of_weights, *sizes, *strides, **tile)
+            if by_embeddings:
+                launch = pool_embeddings_gradient_program[blocks]
+                launch(weights, grad, bounds, of_embeddings, *sizes, *weights.stride(), **tile)
+        return of_weights, of_embeddings, None
 
 
 def _rows_of_a_bag(num_rows: int, num_bags: int) -> int:
@@ -244,23 +198,9 @@ def _rows_of_a_bag(num_rows: int, num_bags: int) -> int:
     return next(rows for rows in (256, 1024, _TILE) if rows >= min(mean, _TILE))
 
 
-def _tile(width: int) -> tuple[int, int]:
-    """Choose the rows and columns of a program for embeddings of some width."""
-    columns = min(power_of_two(width), 128)
-    return min(_TILE // columns, 512), columns
-
-
 @program(do_not_specialize=["stride_s", "out_stride_s"])
 @no_type_check
-def softmax_program(
-    values: tl.tensor,
-    bounds: tl.tensor,
-    out: tl.tensor,
-    stride_s: tl.tensor,
-    stride_t: tl.tensor,
-    out_stride_s: tl.tensor,
-    ROWS: tl.constexpr,
-) -> None:
+def softmax_program(values, bounds, out, stride_s, stride_t, out_stride_s, ROWS: tl.constexpr):
     """Take the softmax over a bag; the grid counts bags and samples."""
     bag = tl.program_id(0)
     sample = tl.program_id(1).to(tl.int64)
@@ -290,15 +230,8 @@ def softmax_program(
 @program(do_not_specialize=["stride_s", "grad_stride_s"])
 @no_type_check
 def softmax_gradient_program(
-    softmax: tl.tensor,
-    grad: tl.tensor,
-    bounds: tl.tensor,
-    out: tl.tensor,
-    stride_s: tl.tensor,
-    grad_stride_s: tl.tensor,
-    grad_stride_t: tl.tensor,
-    ROWS: tl.constexpr,
-) -> None:
+    softmax, grad, bounds, out, stride_s, grad_stride_s, grad_stride_t, ROWS: tl.constexpr
+):
     """Compute a (da - sum of a da) over a bag; the grid counts bags and samples."""
     bag = tl.program_id(0)
     sample = tl.program_id(1).to(tl.int64)
@@ -323,22 +256,22 @@ def softmax_gradient_program(
 @program(do_not_specialize=["stride_s", "num_samples", "num_bags", "num_parts"])
 @no_type_check
 def pool_program(
-    weights: tl.tensor,
-    embeddings: tl.tensor,
-    bounds: tl.tensor,
-    out: tl.tensor,
-    num_bags: tl.tensor,
-    num_samples: tl.tensor,
-    num_parts: tl.tensor,
-    width: tl.tensor,
-    stride_s: tl.tensor,
-    stride_t: tl.tensor,
-    embeddings_stride_t: tl.tensor,
-    embeddings_stride_h: tl.tensor,
+    weights,
+    embeddings,
+    bounds,
+    out,
+    num_bags,
+    num_samples,
+    num_parts,
+    width,
+    stride_s,
+    stride_t,
+    embeddings_stride_t,
+    embeddings_stride_h,
     SAMPLES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     """Sum every `num_parts`-th block of rows of a bag.
 
     The grid counts parts of bags, blocks of samples and blocks of columns.
@@ -378,21 +311,21 @@ def pool_program(
 @program(do_not_specialize=["num_rows", "num_bags", "num_samples", "out_stride_s"])
 @no_type_check
 def pool_weights_gradient_program(
-    embeddings: tl.tensor,
-    grad: tl.tensor,
-    bounds: tl.tensor,
-    out: tl.tensor,
-    num_rows: tl.tensor,
-    num_bags: tl.tensor,
-    num_samples: tl.tensor,
-    width: tl.tensor,
-    embeddings_stride_t: tl.tensor,
-    embeddings_stride_h: tl.tensor,
-    out_stride_s: tl.tensor,
+    embeddings,
+    grad,
+    bounds,
+    out,
+    num_rows,
+    num_bags,
+    num_samples,
+    width,
+    embeddings_stride_t,
+    embeddings_stride_h,
+    out_stride_s,
     STEPS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     """Compute the inner products of embeddings and their bag's gradient, for a block of rows.
 
     The grid counts blocks of rows and samples.
@@ -422,20 +355,20 @@ def pool_weights_gradient_program(
 @program(do_not_specialize=["num_rows", "num_bags", "num_samples", "stride_s"])
 @no_type_check
 def pool_embeddings_gradient_program(
-    weights: tl.tensor,
-    grad: tl.tensor,
-    bounds: tl.tensor,
-    out: tl.tensor,
-    num_rows: tl.tensor,
-    num_bags: tl.tensor,
-    num_samples: tl.tensor,
-    width: tl.tensor,
-    stride_s: tl.tensor,
-    stride_t: tl.tensor,
+    weights,
+    grad,
+    bounds,
+    out,
+    num_rows,
+    num_bags,
+    num_samples,
+    width,
+    stride_s,
+    stride_t,
     STEPS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     """Compute the weighted sum over samples of the bag's gradient, for a block of rows.
 
     The grid counts blocks of rows and blocks of columns.

@@ -138,18 +138,18 @@ def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
 @program(do_not_specialize=["num_rows", "num_steps"])
 @no_type_check
 def relu_gradient_program(
-    outputs: tl.tensor,
-    grad: tl.tensor,
-    out: tl.tensor,
-    sums: tl.tensor,
-    num_rows: tl.tensor,
-    width: tl.tensor,
-    grad_stride_t: tl.tensor,
-    grad_stride_o: tl.tensor,
-    num_steps: tl.tensor,
+    outputs,
+    grad,
+    out,
+    sums,
+    num_rows,
+    width,
+    grad_stride_t,
+    grad_stride_o,
+    num_steps,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     """Pass the gradient on where the output is positive, and sum the columns of the result.
 
     Block (i, j) of the grid goes through `num_steps` blocks of rows of a block of columns, and

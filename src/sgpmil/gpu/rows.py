@@ -20,7 +20,7 @@ from sgpmil.shapes import Float, Int
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["bag_of", "launch_take_rows", "take_rows"]
+__all__ = ["bag_of", "take_rows"]
 
 _TILE = 4096
 """Entries that one program holds in registers."""
@@ -64,7 +64,7 @@ def take_rows(
             "but one of them is missing."
         )
     if runs_triton(source):
-        return launch_take_rows(source, starts, segments, mean, scale, limit, dtype)
+        return _launch(source, starts, segments, (mean, scale, limit), dtype)
     index = segments.index
     within = torch.arange(len(index), device=index.device) - segments.bounds[index]
     rows = source[(starts[index] + within).clamp(max=len(source) - 1)]
@@ -73,16 +73,13 @@ def take_rows(
     return ((rows.float() - mean.float()) / scale.float()).clamp(-limit, limit).to(dtype)
 
 
-def launch_take_rows(
-    source: Float[Tensor, "N D"],
-    starts: Int[Tensor, " B"],
+def _launch(
+    source: Tensor,
+    starts: Tensor,
     segments: Segments,
-    mean: Float[Tensor, " D"] | None,
-    scale: Float[Tensor, " D"] | None,
-    limit: Float[Tensor, ""] | None,
+    moments: tuple[Tensor | None, Tensor | None, Tensor | None],
     dtype: torch.dtype,
-) -> Float[Tensor, "T D"]:
-    """Do as `take_rows` in one Triton program."""
+) -> Tensor:
     num_rows, width, num_bags = segments.num_rows, source.shape[1], len(segments)
     out = source.new_empty((num_rows, width), dtype=dtype)
     columns = min(power_of_two(width), _WIDEST)
@@ -92,9 +89,7 @@ def launch_take_rows(
             source,
             starts.contiguous(),
             segments.bounds,
-            None if mean is None else mean.contiguous(),
-            None if scale is None else scale.contiguous(),
-            limit,
+            *(None if values is None else values.contiguous() for values in moments),
             out,
             len(source),
             num_rows,
@@ -102,7 +97,7 @@ def launch_take_rows(
             width,
             *source.stride(),
             STEPS=num_bags.bit_length(),
-            STANDARDISED=mean is not None,
+            STANDARDISED=moments[0] is not None,
             ROWS=rows,
             COLUMNS=columns,
             num_warps=8,
@@ -112,9 +107,7 @@ def launch_take_rows(
 
 @program()
 @no_type_check
-def bag_of(
-    rows: tl.tensor, bounds: tl.tensor, num_bags: tl.tensor, STEPS: tl.constexpr
-) -> tl.tensor:
+def bag_of(rows, bounds, num_bags, STEPS: tl.constexpr):
     """Find the bag of each row: its number is the count of bags that end at or before the row.
 
     `STEPS` is the number of binary digits of `num_bags`; the loop finds the count digit by digit.
@@ -131,24 +124,24 @@ def bag_of(
 @program(do_not_specialize=["num_source_rows", "num_rows", "num_bags"])
 @no_type_check
 def rows_program(
-    source: tl.tensor,
-    starts: tl.tensor,
-    bounds: tl.tensor,
-    mean: tl.tensor,
-    scale: tl.tensor,
-    limit: tl.tensor,
-    out: tl.tensor,
-    num_source_rows: tl.tensor,
-    num_rows: tl.tensor,
-    num_bags: tl.tensor,
-    width: tl.tensor,
-    source_stride: tl.tensor,
-    column_stride: tl.tensor,
+    source,
+    starts,
+    bounds,
+    mean,
+    scale,
+    limit,
+    out,
+    num_source_rows,
+    num_rows,
+    num_bags,
+    width,
+    source_stride,
+    column_stride,
     STEPS: tl.constexpr,
     STANDARDISED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     """Write a block of rows and columns; block (i, j) of the grid writes block (i, j) of `out`."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

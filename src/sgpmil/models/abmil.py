@@ -21,7 +21,7 @@ __all__ = ["ABMIL", "ABMIL_TRAINING", "ABMILSettings"]
 
 @dataclass(frozen=True)
 class ABMILSettings(ModelSettings):
-    """How ABMIL is built.
+    """Settings of ABMIL.
 
     Args:
         hidden_dim: Width of the embedding.
@@ -49,18 +49,12 @@ ABMIL_TRAINING = {
     "weight_decay": 1e-4,
     "schedule": "constant",
 }
-"""Training of Ilse, Tomczak, Welling, ICML 2018 (MNIST bags; the paper trains no slides)."""
+"""Training of Ilse, Tomczak, Welling, ICML 2018 (bags of MNIST digits; the paper has no slides)."""
 
 
 @register("abmil", presets={"released": {"standardise": False}}, training=ABMIL_TRAINING)
 class ABMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """The model of this module; its arguments are those of `MILModel`."""
 
     recordable = Recordable.STEPS
     settings: ABMILSettings
@@ -91,7 +85,7 @@ class ABMIL(MILModel):
     def _attend(
         self, features: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T 1"]]:
-        """Embed instances, and give their attention before the softmax."""
+        """Return embeddings, and the attention before the softmax."""
         embeddings = self.mlp(self.prepare(features))
         hidden = self.value(embeddings).tanh()
         if self.gate is not None:

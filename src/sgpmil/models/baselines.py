@@ -1,9 +1,9 @@
-r"""Floors: what can be had without attention, and without looking.
+r"""Baselines without attention, which a model should beat.
 
-They are not published models but the least that one must beat. Where attention does no better
-than ``mean-pool``, it did not need to find anything; where ``max-pool`` does as well, one instance
-a slide is enough; and where ``bag-size`` does well, the labels show in how many patches a slide
-has, which every model whose pooling grows with the bag can read.
+They are not published models. Where attention does no better than ``mean-pool``, the labels do
+not depend on single instances. Where ``max-pool`` does as well, one instance of a slide is enough.
+Where ``bag-size`` does well, the labels depend on the number of patches, which every model whose
+pooling grows with the bag can use.
 
 ``mean-pool``  $h_i = \mathrm{ReLU}(W_1 x_i + b_1)$, $\ell = W \frac1N \sum_i h_i + b$
 ``max-pool``   $\ell_c = \max_i (w_c^\top h_i + b_c)$ with the same $h_i$
@@ -33,7 +33,7 @@ _USUAL_SIZE = 3.0
 
 @dataclass(frozen=True)
 class PoolSettings(ModelSettings):
-    """How a pooling without attention is built.
+    """Settings of a pooling without attention.
 
     Args:
         hidden_dim: Width of the embedding.
@@ -48,7 +48,7 @@ class PoolSettings(ModelSettings):
 
 @dataclass(frozen=True)
 class BagSizeSettings(ModelSettings):
-    """The bag-size floor has no settings of its own, and no use for an encoder."""
+    """Settings of bag-size: none of its own, and no encoder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,13 +60,7 @@ class BagSizeSettings(ModelSettings):
 
 
 class _PlainPool(MILModel):
-    """What a pooling without attention is built of: one layer and a classifier.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """Layers of a pooling without attention; its arguments are those of `MILModel`."""
 
     recordable = Recordable.STEPS
     settings: PoolSettings
@@ -80,7 +74,7 @@ class _PlainPool(MILModel):
 # Nothing is published for plain pooling; it is ABMIL with the attention fixed.
 @register("mean-pool", training=ABMIL_TRAINING)
 class MeanPool(_PlainPool):
-    """Every instance counts alike: the floor of what attention is for."""
+    """The mean embedding of a bag: every instance counts alike."""
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
@@ -96,10 +90,10 @@ class MeanPool(_PlainPool):
 
 @register("max-pool", training=ABMIL_TRAINING)
 class MaxPool(_PlainPool):
-    """One instance a class decides: the floor of what a bag is for.
+    """The largest logit of a bag's instances: one instance decides for each class.
 
-    The attention tells how near an instance is to deciding: a softmax over the bag of its logit of
-    the predicted class, less the mean of its other logits. The evidence is of those that decide.
+    The attention is a softmax over the bag of an instance's logit of the predicted class, less the
+    mean of its other logits. Only the instances that decide have evidence.
     """
 
     def forward(self, batch: BagBatch) -> ModelOutput:
@@ -133,14 +127,9 @@ class MaxPool(_PlainPool):
     },
 )
 class BagSize(MILModel):
-    """The number of instances alone: the floor of what their features are for.
+    """A logistic regression on the number of instances; its arguments are those of `MILModel`.
 
     No instance has a share in the logits, so there is no evidence, and the attention is uniform.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
     """
 
     settings: BagSizeSettings
@@ -151,7 +140,7 @@ class BagSize(MILModel):
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
-        # A bag that only fills a step up may be empty.
+        # The filler of a recorded step may be empty.
         logarithm = batch.sizes.clamp(min=1).to(self.classifier.weight.dtype).log10()
         return ModelOutput(
             logits=self.classifier((logarithm - _USUAL_SIZE).view(-1, 1, 1)),
@@ -160,7 +149,7 @@ class BagSize(MILModel):
 
 
 def _uniform(batch: BagBatch, like: Float[Tensor, "..."]) -> Float[Tensor, "1 T"]:
-    """Give every instance of a bag the same weight, 1 in all."""
-    # Half precision does not know every number of instances.
+    """Return equal weights of a bag's instances, which sum to 1."""
+    # Half precision cannot hold every number of instances.
     sizes = batch.sizes.to(torch.promote_types(like.dtype, torch.float32))
     return sizes.reciprocal()[batch.bag_index].unsqueeze(0)

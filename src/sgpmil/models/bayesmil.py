@@ -12,7 +12,7 @@ $A_i = \sigma(g_i)$ gives $z = \sum_i A_i h_i / \sum_i A_i$ and logits $V_4 z$. 
 $$ -\log p_y + \lambda_w \sum_l R_l + \lambda_d \,\mathrm{mean}_i\,
    \mathrm{KL}\big(N(\bar\mu_i, \sigma_i^2) \,\Vert\, N(\mu_y, \sigma_y^2)\big), $$
 
-with a prior of the attention that knows the bag's label: low in bags without what is sought.
+with a prior of the attention that depends on the bag's label: low attention in negative bags.
 
 Against the published code: the divergence exponentiates log-variances (there they are squared)
 and is over patches only; the grid's pitch is a patch (there always 224 pixels, so that most
@@ -45,13 +45,13 @@ __all__ = ["BayesMIL", "BayesMILSettings", "VariationalLinear", "attention_diver
 _BINARY_PRIOR = ((-5.0, -1.0), (0.0, 3.0))
 """Mean and log-variance of attention logits in bags of class 0 and of class 1."""
 _PRIOR = (3.0, 5.0)
-"""The same for every class, where there are more than two: each may lie anywhere."""
+"""The same for every class, where there are more than two."""
 
 _UNDECIDED, _WITH_GRID, _WITHOUT_GRID = 0, 1, 2
-"""Whether training bags had coordinates, as far as the model was told (see `initialise`)."""
+"""Values of `BayesMIL.grid`: whether the training bags had coordinates; `initialise` decides."""
 
 _MAX_LOG_VARIANCE = 20.0
-"""Far beyond where a sigmoid is saturated; at 88 the exponential of a float32 overflows."""
+"""A sigmoid is saturated long before; at 88 the exponential of a float32 overflows."""
 
 
 _WEIGHT_STD = 0.01
@@ -64,7 +64,7 @@ _K1, _K2, _K3 = 0.6134, 0.2026, 0.7126
 
 @dataclass(frozen=True)
 class BayesMILSettings(ModelSettings):
-    """How BayesMIL is built.
+    """Settings of BayesMIL.
 
     Args:
         hidden_dim: Width of the embedding.
@@ -118,7 +118,7 @@ class VariationalLinear(nn.Module):
     Args:
         in_dim: Number of inputs.
         out_dim: Number of outputs.
-        log_alpha: Where the logarithm of every weight's noise ratio starts.
+        log_alpha: Initial logarithm of every weight's noise ratio.
     """
 
     def __init__(self, in_dim: int, out_dim: int, *, log_alpha: float) -> None:
@@ -177,13 +177,7 @@ class VariationalLinear(nn.Module):
     training={**CLAM_TRAINING, "weight_decay": 2e-5},
 )
 class BayesMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """The model of this module; its arguments are those of `MILModel`."""
 
     is_probabilistic: ClassVar[bool] = True
     recordable = Recordable.BAGS
@@ -203,8 +197,8 @@ class BayesMIL(MILModel):
         self.attention = VariationalLinear(width, 2, log_alpha=-4.0)
         self.classifier = VariationalLinear(hidden, num_outputs, log_alpha=-3.0)
         self.dropout = nn.Dropout(settings.dropout)
-        # A buffer, so that a checkpoint knows whether its training bags had coordinates, and a
-        # number, so that nobody waits for a device to say so.
+        # A buffer, so that it is part of a checkpoint, and a number too, which is read without
+        # waiting for the device.
         self.register_buffer("grid", torch.tensor(_UNDECIDED))
         self._grid = _UNDECIDED
         self.register_load_state_dict_post_hook(_read_grid)
@@ -283,7 +277,7 @@ class BayesMIL(MILModel):
         return Loss.of(**terms)
 
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
-        """Fit the standardisation, and see whether there is a patch grid to work on."""
+        """Fit the standardisation, and find out whether the bags have a patch grid."""
         super().initialise(sample, seed=seed)
         if self.settings.spatial and sample.coords is None:
             warnings.warn(
@@ -296,7 +290,7 @@ class BayesMIL(MILModel):
         self.grid.fill_(self._grid)
 
     def _weight_noise(self, noise: Noise, num_samples: int) -> list[tuple[Tensor, ...]]:
-        """Draw what each sample adds to the weights of each variational layer."""
+        """Draw the noise of each sample for the weights of each variational layer."""
         shapes = [layer.weight.shape for layer in self.variational_layers]
         counts = [shape.numel() for shape in shapes]
         draws = noise.per_function(num_samples, sum(counts), like=self.classifier.weight)
@@ -321,7 +315,7 @@ class BayesMIL(MILModel):
         return mean, log_variance.clamp(max=_MAX_LOG_VARIANCE)
 
     def _is_on_grid(self, batch: BagBatch) -> bool:
-        """Say whether attention is smoothed: as in training or, before any, where it can be."""
+        """Return whether to smooth attention: as in training, or before it if it can be."""
         has_coords = batch.coords is not None
         return self.settings.spatial and (
             self._grid == _WITH_GRID or (self._grid == _UNDECIDED and has_coords)

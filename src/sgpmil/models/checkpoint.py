@@ -28,14 +28,14 @@ _CUSTOM_KERNEL = "custom:"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint knows besides its weights.
+    """Description of a checkpoint: all but its weights.
 
     Args:
         model: Name of the model in the registry, or where its class is defined.
         in_dim: Number of features of an instance.
         target: What the model predicts.
         settings: The model's settings.
-        details: Whatever else is worth keeping (encoder, epoch, data fingerprint).
+        details: Other facts (encoder, epoch, data fingerprint).
     """
 
     model: str
@@ -64,7 +64,7 @@ def save_model(
         path: Where to write it.
         class_names: Name of each class, where the model does not know them: one that was built
             with `num_classes` alone.
-        details: Whatever else is worth keeping (encoder, epoch, data fingerprint).
+        details: Other facts (encoder, epoch, data fingerprint).
 
     Raises:
         CheckpointError: The folder cannot be written.

@@ -1,8 +1,8 @@
-r"""CLAM: attention pooling that also learns to tell its own extremes apart (Lu et al., 2021).
+r"""CLAM: attention pooling that also classifies its extreme instances (Lu et al., 2021).
 
 $h_i = \mathrm{ReLU}(W_1 x_i + b_1)$, $e_{ir} = u_r^\top(\tanh(V h_i) \odot \sigma(U h_i))$ and
 $a_{\cdot r} = \mathrm{softmax}(e_{\cdot r})$ over the bag, for one branch $r$ (``single``,
-CLAM-SB) or one a class (``per_class``, CLAM-MB). The bag's embedding is $z_r = \sum_i a_{ir} h_i$
+CLAM-SB) or one per class (``per_class``, CLAM-MB). The bag's embedding is $z_r = \sum_i a_{ir} h_i$
 and its logit $\ell_c = w_c^\top z_{r(c)} + b_c$, with $r(c) = 1$ or $c$.
 
 Each class has an instance classifier $g_c(h) \in \mathbb R^2$. In a bag of class $y$ the $k$
@@ -12,8 +12,8 @@ for every other $g_c$ and the sum is divided by the number of classes. They are 
 smooth top-1 SVM, $\log \sum_j \exp(s_j + [j \ne t] - s_t)$: a cross-entropy with a unit margin.
 The selection has no gradient; the embeddings of the selected have.
 
-Of a bag of $N$ instances $k = \min(B, \lfloor N / 2 \rfloor)$ are taken a side, so that none is
-asked to be both, and a bag of one instance has no extremes to learn from. (The published code
+In a bag of $N$ instances $k = \min(B, \lfloor N / 2 \rfloor)$, so that no instance is on both
+sides, and a bag of one instance has none. (The published code
 takes $B$ always, and fails on a smaller bag.)
 """
 
@@ -38,13 +38,13 @@ __all__ = ["CLAM", "CLAM_TRAINING", "CLAMSettings", "extreme_instances", "smooth
 
 @dataclass(frozen=True)
 class CLAMSettings(ModelSettings):
-    """How CLAM is built.
+    """Settings of CLAM.
 
     Args:
         hidden_dim: Width of the embedding.
         attention_dim: Width of the attention's hidden layer.
         dropout: Dropout of the embedding and of both factors of the gated attention.
-        branches: One attention for all classes, or one a class.
+        branches: One attention for all classes, or one per class.
         instances_per_side: Most instances of a bag that are taken as positive, and as negative.
         instance_weight: Weight of the instance loss; the bag loss has the rest. At 0 there are no
             instance classifiers.
@@ -94,13 +94,7 @@ CLAM_TRAINING = {
     training=CLAM_TRAINING,
 )
 class CLAM(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """The model of this module; its arguments are those of `MILModel`."""
 
     recordable = Recordable.STEPS
     settings: CLAMSettings
@@ -114,7 +108,9 @@ class CLAM(MILModel):
         num_branches = 1 if settings.branches == "single" else num_outputs
         self.attention = nn.Linear(attention_dim, num_branches)
         self.dropout = nn.Dropout(settings.dropout)
-        self.classifier = nn.Linear(width, num_outputs)  # a row a class, whatever it is applied to
+        self.classifier = nn.Linear(
+            width, num_outputs
+        )  # a row for each class, in both kinds of branches
         # Scores of all classes side by side: (negative, positive) for class 0, for class 1, ...
         self.instance_classifiers = (
             nn.Linear(width, 2 * num_outputs) if settings.instance_weight > 0 else None
@@ -123,7 +119,7 @@ class CLAM(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.
 
-        The attention of ``per_class`` is that of the class each bag is given.
+        With ``per_class`` branches, the attention is that of the predicted class of each bag.
         """
         embeddings, attended = by_chunks(self._attend, batch.features)
         attention_logits = attended.T
@@ -131,7 +127,7 @@ class CLAM(MILModel):
         attention = bag_softmax(attention_logits, batch.segments)
         bag_embeddings = pool(attention, embeddings, batch.segments)
         instance_logits = embeddings @ self.classifier.weight.T
-        extras = self._for_the_loss(embeddings, attention_logits, batch)
+        extras = self._loss_inputs(embeddings, attention_logits, batch)
         if self.settings.branches == "single":
             return ModelOutput(
                 logits=self.classifier(bag_embeddings),
@@ -152,7 +148,7 @@ class CLAM(MILModel):
     def _attend(
         self, features: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T R"]]:
-        """Embed instances, and give their attention before the softmax, a column a branch."""
+        """Return embeddings, and the attention before the softmax, a column for each branch."""
         embeddings = self.dropout(self.mlp(self.prepare(features)))
         value = self.dropout(self.value(embeddings).tanh())
         gate = self.dropout(self.gate(embeddings).sigmoid())
@@ -169,7 +165,7 @@ class CLAM(MILModel):
             instance=weight * self._instance_loss(output, labels),
         )
 
-    def _for_the_loss(
+    def _loss_inputs(
         self,
         embeddings: Float[Tensor, "T H"],
         attention_logits: Float[Tensor, "R T"],
@@ -192,8 +188,8 @@ class CLAM(MILModel):
         most, least = extreme_instances(
             found["attention_logits"], segments, self.settings.instances_per_side
         )
-        # All bags have as many places, of which small ones leave some empty: to ask a GPU how many
-        # there are would mean to wait for it.
+        # All bags have equally many places, and small bags leave some empty: to count the places
+        # would mean to wait for the device.
         places = torch.arange(most.shape[2], device=labels.device)
         bags = torch.arange(len(labels), device=labels.device)
         taken = (segments.sizes[bags] // 2).clamp(max=len(places)).unsqueeze(1)
@@ -218,13 +214,13 @@ def extreme_instances(
 ) -> tuple[Int[Tensor, "R B K"], Int[Tensor, "R B K"]]:
     """Return the rows of each bag's instances with the largest and with the smallest values.
 
-    Of equal values the earlier row is the larger one. Where a bag has fewer than `count`
-    instances, what stands in the places beyond them means nothing.
+    Of equal values the earlier row counts as the larger. Where a bag has fewer than `count`
+    instances, the places beyond them hold arbitrary rows.
 
     Args:
-        values: Values of the instances, a row a ranking.
-        segments: How instances divide into bags.
-        count: Number of instances a side K.
+        values: Values of the instances, a row for each ranking.
+        segments: Division of the instances into bags.
+        count: Number of instances on each side K.
 
     Example:
         >>> values = torch.tensor([[1.0, 3.0, 2.0, 7.0, 7.0]])

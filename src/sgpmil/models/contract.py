@@ -1,4 +1,4 @@
-"""What every model takes and gives."""
+"""Contract of all models: settings, output, loss, and the class that a model derives from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -23,19 +23,19 @@ __all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings", "Recordable"]
 class Recordable(Enum):
     """The part of a model's training that a GPU may record once and replay.
 
-    To start a recorded step takes one call instead of hundreds, which is several times as fast.
-    A replay repeats the recorded operations on new numbers, and no Python code runs: so whatever
-    Python decides must be the same each time. `NOTHING` is always right; the others are promises
-    that a model makes.
+    A recorded step starts with one call instead of hundreds, which is several times as fast. A
+    replay repeats the recorded operations on new numbers, without running Python code: so all
+    decisions that Python takes must be the same each time. `NOTHING` is always right; the others
+    are promises that a model makes.
     """
 
     NOTHING = "nothing"
-    """Python decides something anew in each step, or nobody has checked."""
+    """Python decides something in each step, or nobody has checked."""
 
     BAGS = "bags"
     """The forward and backward pass of a bag, replayed for the same bag.
 
-    The model copies nothing to or from the device, remembers nothing but in buffers, and its loss
+    The model copies nothing to or from the device, keeps state in buffers alone, and its loss
     depends on `MILModel.epoch` through `MILModel.in_warmup` alone.
     """
 
@@ -50,7 +50,7 @@ class Recordable(Enum):
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What every model's settings have.
+    """Settings that every model has.
 
     Args:
         standardise: Whether features are standardised over the training instances.
@@ -89,7 +89,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
-    r"""What a model says of a packed batch.
+    r"""Output of a model for a packed batch.
 
     Args:
         logits: Class logits of each bag and sample.
@@ -98,11 +98,11 @@ class ModelOutput:
             the attention after the pooling's normalisation.
         instance_logits: $w_c^\top h_i$ where the classifier is linear in the pooled embedding, so
             that $\sum_i \tilde a_{si}\, w_c^\top h_i$ is the bag's logit less its bias.
-        evidence_samples: Share of each instance in each logit, a sample, where it is not the
-            product of those two (a pooling a class, an uncertain classifier).
+        evidence_samples: Share of each instance in each logit, for each sample, where it is not
+            the product of those two (a pooling per class, an uncertain classifier).
         attention_score: Score of each instance where it is not the attention's mean.
         penalties: Terms that the loss adds, by name.
-        extras: Whatever else the model's own loss needs.
+        extras: Other tensors that the model's own loss needs.
     """
 
     logits: Float[Tensor, "B S C"]
@@ -116,7 +116,7 @@ class ModelOutput:
 
     @property
     def score(self) -> Float[Tensor, " T"]:
-        """The attention of each instance, averaged over samples unless the model says otherwise."""
+        """Score of each instance: the mean attention, unless the model has another score."""
         return self.attention.mean(0) if self.attention_score is None else self.attention_score
 
     @property
@@ -184,7 +184,7 @@ class MILModel(nn.Module, ABC):
 
     Args:
         in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, as the target has them: one a class.
+        num_outputs: Number of outputs of the target: one per class.
         settings: The model's settings, a frozen dataclass.
     """
 
@@ -192,7 +192,7 @@ class MILModel(nn.Module, ABC):
     """Whether the model gives more than one sample, and so a standard deviation."""
 
     settings: ModelSettings
-    """How the model is built; a model narrows the annotation to the type of its own settings."""
+    """The model's settings; a model narrows the annotation to the type of its own."""
 
     name: str = ""
     """The name under which the registry built the model."""
@@ -201,7 +201,7 @@ class MILModel(nn.Module, ABC):
     """What the outputs predict; numbered classes where `build_model` is given no target."""
 
     epoch: int = 0
-    """Number of the epoch in training, which tells it; losses may depend on it."""
+    """Number of the epoch, which training sets; losses may depend on it."""
 
     def __init__(self, in_dim: int, num_outputs: int, settings: Any) -> None:
         super().__init__()
@@ -226,18 +226,18 @@ class MILModel(nn.Module, ABC):
         return self.encoder(self.standardise(features))
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
-        """Prepare features and send them through a network of single instances.
+        """Prepare features, and pass them through a network of single instances.
 
         Args:
             network: The network.
-            features: Instances; where there are many, they are taken a chunk at a time.
+            features: Instances; many are taken in chunks.
         """
         (found,) = by_chunks(lambda rows: (network(self.prepare(rows)),), features)
         return found
 
     @property
     def uses_coordinates(self) -> bool:
-        """Whether it matters where on the slide an instance lies."""
+        """Whether the output depends on the coordinates of instances."""
         return False
 
     @property
@@ -255,10 +255,10 @@ class MILModel(nn.Module, ABC):
         """Classify the bags of a packed batch."""
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
-        """Compute what training minimises: an average over bags.
+        """Compute the loss that training minimises: an average over bags.
 
         Args:
-            output: What `forward` gave.
+            output: Output of `forward`.
             labels: Label of each bag.
             num_bags: Number of bags of the training set, over which terms that belong to the
                 whole model (a KL divergence) are spread.
@@ -267,18 +267,18 @@ class MILModel(nn.Module, ABC):
         return Loss.of(cross_entropy=fit, **output.penalties)
 
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
-        """Adapt what depends on the data before training starts.
+        """Prepare the model with training bags, before training starts.
 
         Args:
             sample: Every training bag, of large ones a part of the instances.
-            seed: Seed of whatever is drawn.
+            seed: Seed of random draws.
         """
         del seed
         if self.settings.standardise:
             self.standardise.fit(sample.features)
 
     def conclude(self, batches: Iterable[BagBatch]) -> None:
-        """Take from the training bags what prediction needs, when training is over.
+        """Compute statistics of the training bags that prediction needs, after training.
 
         Args:
             batches: Every training bag once, packed.

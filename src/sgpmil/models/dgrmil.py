@@ -31,21 +31,21 @@ from sgpmil.shapes import Float, Int
 __all__ = ["DGRMIL", "DGRMILSettings", "diversity_penalty", "triplet_penalty"]
 
 _JITTER = 1e-6
-"""Added to the Gram matrix: vectors that a ReLU made equal, or zero, leave it singular."""
+"""Added to the Gram matrix, which is singular where a ReLU makes vectors equal or zero."""
 
 
 @dataclass(frozen=True)
 class DGRMILSettings(NystromSettings):
-    """How DGR-MIL is built.
+    """Settings of DGR-MIL.
 
     Args:
         dropout: Dropout of every attention.
         num_lesions: Number of global vectors $K$.
         instance_dropout: Share of the instances that each layer of the projection drops.
-        warmup_epochs: Epochs before diversity and triplet terms count.
+        warmup_epochs: Number of epochs without diversity and triplet terms.
         diversity_weight: Weight of the diversity term.
         triplet_weight: Weight of the triplet term.
-        centre_update: Share of a step's bags in a new centre.
+        centre_update: Weight of a step's bags in the new centre.
         normal_class: Class whose bags hold no lesion.
     """
 
@@ -88,12 +88,7 @@ class DGRMILSettings(NystromSettings):
     },
 )
 class DGRMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
+    """The model of this module; its arguments are those of `MILModel`.
 
     Raises:
         SettingsError: The normal class is none of the classes.
@@ -129,7 +124,7 @@ class DGRMIL(MILModel):
 
     @property
     def in_warmup(self) -> bool:
-        """Whether diversity and triplet terms do not count yet."""
+        """Whether the loss still leaves out the diversity and triplet terms."""
         return self.epoch < self.settings.warmup_epochs
 
     def forward(self, batch: BagBatch) -> ModelOutput:
@@ -146,7 +141,7 @@ class DGRMIL(MILModel):
         attended = self.instance_norm(attended)
         bag_embeddings, attention = [], []
         for bag in attended.split(batch.offsets.diff().tolist()):
-            # Of the class token alone: nobody reads what the lesions find.
+            # The class token alone: the output of the lesions is not used.
             found, weights = self.cross_attention(tokens[:1], bag, bag)
             bag_embeddings.append(found[0])
             attention.append(weights)
@@ -207,7 +202,7 @@ def diversity_penalty(lesions: Float[Tensor, "K H"]) -> Float[Tensor, ""]:
 def triplet_penalty(
     lesions: Float[Tensor, "K H"], centres: Float[Tensor, "2 H"]
 ) -> Float[Tensor, ""]:
-    """Pull lesion vectors towards the centre of the bags that hold lesions, from the other.
+    """Penalise lesion vectors that are nearer to the centre of normal bags than to the other.
 
     Args:
         lesions: The vectors.

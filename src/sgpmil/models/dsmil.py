@@ -1,4 +1,4 @@
-r"""DSMIL: a critical instance, and what resembles it (Li et al., 2021).
+r"""DSMIL: attention to the instances that resemble a critical one (Li et al., 2021).
 
 The first stream scores each instance, $c_{ik} = u_k^\top x_i + d_k$; the critical instance of
 class $k$ is $m_k = \arg\max_i c_{ik}$. The second compares all with it,
@@ -9,13 +9,13 @@ identity or dropout and one ReLU layer. Weights start orthogonal, biases at zero
 
 ``softmax``  $\ell = \frac12(\ell^{\text{bag}} + c_{m_k k})$ and cross-entropy, for classes that
              exclude each other
-``sigmoid``  as published: half the binary cross-entropy of each stream, a yes or no a class. The
-             logits are then $\log \sigma(\ell^{\text{bag}})$, whose softmax is the normalised
+``sigmoid``  as published: half the binary cross-entropy of each stream and class. The logits
+             are then $\log \sigma(\ell^{\text{bag}})$, whose softmax is the normalised
              sigmoids.
 
-Two sigmoids that are trained on two exclusive classes each learn the log-odds, one with the sign
-turned. A softmax of *their* logits would take the difference, twice the log-odds, and so be too
-sure of itself; one of their logarithms gives the probability that each of them states.
+Two sigmoids that are trained on two exclusive classes both learn the log-odds, one with the
+opposite sign. A softmax of *their* logits takes the difference, twice the log-odds, and is
+overconfident. A softmax of their logarithms gives the probability that each of them states.
 """
 
 import math
@@ -39,13 +39,13 @@ __all__ = ["DSMIL", "DSMILSettings", "critical_instances"]
 
 @dataclass(frozen=True)
 class DSMILSettings(ModelSettings):
-    """How DSMIL is built.
+    """Settings of DSMIL.
 
     Args:
         query_dim: Width of both layers of the queries.
-        value_network: Whether a layer stands between the features and their pooling.
+        value_network: Whether the features pass a layer before they are pooled.
         dropout: Dropout in front of that layer.
-        likelihood: Whether classes exclude each other (``softmax``) or are asked one by one.
+        likelihood: ``softmax`` for classes that exclude each other, or a ``sigmoid`` per class.
     """
 
     query_dim: int = 128
@@ -84,13 +84,7 @@ class DSMILSettings(ModelSettings):
     },
 )
 class DSMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """The model of this module; its arguments are those of `MILModel`."""
 
     recordable = Recordable.STEPS
     settings: DSMILSettings
@@ -112,7 +106,7 @@ class DSMIL(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch.
 
-        The attention is that of the class each bag is given.
+        The attention is that of the predicted class of each bag.
         """
         features = self.prepare(batch.features)
         instance_logits = self.instance_classifier(features)

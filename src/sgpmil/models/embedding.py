@@ -28,17 +28,17 @@ DIGIT_SIDE = 28
 """Side of an MNIST digit in pixels."""
 
 MAX_DEVIATIONS = 5.0
-"""Where standardised features are cut off: rare activations of a slide from another scanner can
-lie dozens of standard deviations out, and would drown every other feature."""
+"""Limit of standardised features: rare activations of a slide from another scanner can lie dozens
+of standard deviations out, and would outweigh every other feature."""
 
 
 class Standardise(nn.Module):
     """Shift and scale each feature to mean 0 and standard deviation 1 over training instances.
 
-    Until it is fitted it changes nothing.
+    Before `fit` it changes nothing.
 
-    Encoders differ in scale by orders of magnitude; a start tuned to one fails on another. The
-    statistics are part of the model, so that prediction uses those of its training set.
+    Encoders differ in scale by orders of magnitude, and initial weights tuned to one fail on
+    another. The statistics are part of the model: prediction uses those of its training set.
 
     Args:
         dim: Number of features.
@@ -49,7 +49,7 @@ class Standardise(nn.Module):
     limit: Tensor
 
     is_done: bool = False
-    """Whether the features that come are standardised already (see `done_before`)."""
+    """Whether features are standardised already; see `done_before`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Standardise(nn.Module):
         """Take mean and scale from a sample of training instances."""
         values = features.double()
         std = values.std(dim=0, correction=0)
-        # A feature that is constant here tells nothing; left alone it cannot blow up later.
+        # A feature that is constant here is not scaled, so that it cannot blow up later.
         scale = torch.where(std > 1e-6 * values.abs().amax(0).clamp(min=1e-12), std, 1.0)
         self.mean.copy_(values.mean(0))
         self.scale.copy_(scale)
@@ -81,14 +81,14 @@ class Standardise(nn.Module):
         Args:
             matrix: Features of all bags.
             starts: First row of each bag that is taken.
-            segments: How the rows that are taken divide into bags.
+            segments: Division of these rows into bags.
             dtype: Number format of the result; see `sgpmil.models.precision.features_dtype`.
         """
         return take_rows(matrix, starts, segments, self.mean, self.scale, self.limit, dtype)
 
     @contextmanager
     def done_before(self) -> Iterator[None]:
-        """Take features as they are while the block runs: they were standardised when gathered."""
+        """Leave features as they are within the block: `take` has standardised them."""
         before, self.is_done = self.is_done, True
         try:
             yield
@@ -102,16 +102,16 @@ class Standardise(nn.Module):
         found = features.to(self.mean.dtype) - self.mean
         if found.requires_grad:
             return (found / self.scale).clamp(-self.limit, self.limit)
-        # Of no other use: memory for each step would cost more than the steps.
+        # In place: memory for each step would cost more time than the steps.
         return found.div_(self.scale).clamp_(-self.limit, self.limit)
 
 
 class InstanceLinear(nn.Linear):
-    """A linear layer of single instances, which is used through its `forward` alone.
+    """A linear layer of single instances, of which only `forward` is used.
 
-    Where dense layers are computed in half precision, recorded steps keep its weights so too. A
-    model that has such layers gets its features in half precision then: they must be the only ones
-    to see the features.
+    Where dense layers are computed in half precision, recorded steps keep a copy of its weights in
+    half precision, and the model gets its features in half precision. So only such layers may
+    take the features.
     """
 
 
@@ -124,7 +124,7 @@ def relu_layers(dims: Sequence[int]) -> nn.Sequential:
 
 
 class _ReLULayers(nn.Sequential):
-    """Linear layers and ReLUs by turns, computed together where that is faster."""
+    """Linear layers and ReLUs in turn, computed together where that is faster."""
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         for layer in self:

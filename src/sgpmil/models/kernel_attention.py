@@ -1,7 +1,7 @@
 r"""SA-AbMILP: attention pooling after kernel self-attention (Rymarczyk et al., 2021).
 
 $h_i = \mathrm{ReLU}(W_1 x_i + b_1)$. Each instance compares its query with the keys of its bag,
-$\beta_{i\cdot} = \mathrm{softmax}_j(k(q_i, k_j))$, and adds what it finds,
+$\beta_{i\cdot} = \mathrm{softmax}_j(k(q_i, k_j))$, and adds the weighted values,
 $o_i = h_i + \gamma \sum_j \beta_{ij} v_j$. Then $a = \mathrm{softmax}(u^\top \tanh(V o_i))$ over
 the bag and $z = \sum_i a_i o_i$, from which the class logits are linear.
 
@@ -11,13 +11,13 @@ the bag and $z = \sum_i a_i o_i$, from which the class logits are linear.
 ``laplace``            $-\lVert q_i - k_j \rVert_1$
 ``module``             $\lVert q_i - k_j \rVert_1 - \lVert q_i \rVert_1 - \lVert k_j \rVert_1$
 
-The softmax stands on top of the kernel, so that the first two, which lie between 0 and 1, can make
-one instance weigh at most $e$ times another.
+The first two kernels lie between 0 and 1. After the softmax, one instance can therefore weigh at
+most $e$ times another.
 
 The published scale is $s = \mathrm{ReLU}(\gamma_{\text{att}})$, started at 1: once it is not
 positive it never receives a gradient again. Here the parameter is $\log s$. On queries of 64
-features, of standardised embeddings, squared distances are above 50 and both the kernel and its
-gradient vanish at $s = 1$, so that it starts at $1 / Q$ unless set otherwise.
+features, of standardised embeddings, squared distances are above 50, and both the kernel and its
+gradient vanish at $s = 1$. So $s$ starts at $1 / Q$ unless set otherwise.
 """
 
 import math
@@ -46,17 +46,17 @@ _BLOCK_ENTRIES_L1 = 2**20  # the derivative of such a distance holds Q numbers a
 
 @dataclass(frozen=True)
 class KernelAttentionSettings(ModelSettings):
-    r"""How kernel self-attention is built.
+    r"""Settings of kernel self-attention.
 
     Args:
         hidden_dim: Width of the embedding.
         query_dim: Width of queries and keys.
         attention_dim: Width of the pooling attention's hidden layer.
         dropout: Dropout of the embedding.
-        kernel: How a query is compared with a key.
-        scale_start: Where the scale of the ``gaussian`` and ``inverse-quadratic`` kernel starts:
-            at one over the width of the queries, or at ``one`` as published.
-        residual_start: Initial weight $\gamma$ of what the self-attention adds.
+        kernel: Kernel that compares a query with a key.
+        scale_start: Initial scale of the ``gaussian`` and ``inverse-quadratic`` kernel: one over
+            the width of the queries, or ``one`` as published.
+        residual_start: Initial weight $\gamma$ of the self-attention's result.
     """
 
     hidden_dim: int = 512
@@ -76,17 +76,17 @@ class KernelAttentionSettings(ModelSettings):
 
 
 class KernelSelfAttention(nn.Module):
-    """Let every instance of a bag look at every other through a kernel.
+    """Self-attention among the instances of a bag, with a kernel.
 
-    Of the matrix of all pairs no more than a block of rows exists at a time. Where a bag has more
-    than one, the backward pass computes them again instead of keeping them.
+    Only one block of rows of the matrix of all pairs exists at a time. Where a bag has several
+    blocks, the backward pass computes them again instead of keeping them.
 
     Args:
         dim: Width of the embeddings.
         query_dim: Width of queries and keys.
-        kernel: How a query is compared with a key.
+        kernel: Kernel that compares a query with a key.
         scale: Initial scale of the kernel, where it has one.
-        residual: Initial weight of what is added.
+        residual: Initial weight of the result.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KernelSelfAttention(nn.Module):
     def forward(
         self, embeddings: Float[Tensor, "T H"], offsets: Int[Tensor, " _"]
     ) -> Float[Tensor, "T H"]:
-        """Add to each instance of packed bags what it finds in its bag."""
+        """Attend within each bag, and add the result to the embeddings."""
         # Split at once: the gradient of a slice is as large as what it was taken from.
         sizes = offsets.diff().tolist()
         parts = (f(embeddings).split(sizes) for f in (self.query, self.key, self.value))
@@ -119,15 +119,15 @@ class KernelSelfAttention(nn.Module):
     ) -> list[Float[Tensor, "_ H"]]:
         blocks = queries.split(max(1, self.block_entries // len(keys)))
         if len(blocks) == 1 or not torch.is_grad_enabled():
-            return [self._look(block, keys, values) for block in blocks]
+            return [self._attend(block, keys, values) for block in blocks]
         return [
             checkpoint(
-                self._look, block, keys, values, use_reentrant=False, preserve_rng_state=False
+                self._attend, block, keys, values, use_reentrant=False, preserve_rng_state=False
             )
             for block in blocks
         ]
 
-    def _look(
+    def _attend(
         self,
         queries: Float[Tensor, "R Q"],
         keys: Float[Tensor, "N Q"],
@@ -138,7 +138,7 @@ class KernelSelfAttention(nn.Module):
     def energy(
         self, queries: Float[Tensor, "R Q"], keys: Float[Tensor, "N Q"]
     ) -> Float[Tensor, "R N"]:
-        """Compare queries with keys, up to what a softmax over the keys drops."""
+        """Compare queries with keys, up to terms that a softmax over the keys cancels."""
         # Not in half precision: a distance is a small difference of large numbers.
         with torch.autocast(queries.device.type, enabled=False):
             if queries.dtype in (torch.float16, torch.bfloat16):
@@ -174,14 +174,9 @@ class KernelSelfAttention(nn.Module):
     },
 )
 class KernelAttention(MILModel):
-    """The model; see the module's text for what it computes.
+    """The model of this module; its arguments are those of `MILModel`.
 
-    Its evidence is of $o_i$: of an instance together with what it found in its bag.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
+    The evidence is that of $o_i$: of an instance with what the self-attention added to it.
     """
 
     settings: KernelAttentionSettings

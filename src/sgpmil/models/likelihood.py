@@ -32,10 +32,10 @@ def negative_log_likelihood(
     """Average the negative log-likelihood over bags.
 
     Args:
-        target: What the labels are; each kind of target has its likelihood here.
+        target: Kind of the labels; each has its likelihood here.
         logits: Samples of each bag's outputs.
         labels: Label of each bag.
-        likelihood: How samples are scored against the label.
+        likelihood: One of `LIKELIHOODS`.
 
     Raises:
         SettingsError: No likelihood has that name.
@@ -53,8 +53,8 @@ def _categorical(
     B, S, C = logits.shape
     if likelihood == "mean_logits":
         return F.cross_entropy(logits.mean(1), labels)
-    # Not gathered: the gradient of that is sorted first where torch is deterministic, which on a
-    # GPU takes as long as a fifth of a step.
+    # Not by gathering: where torch is deterministic it sorts the gradient of that first, which
+    # takes a fifth of a step on a GPU.
     each = labels.unsqueeze(1).expand(B, S).reshape(B * S)
     picked = F.nll_loss(logits.log_softmax(-1).view(B * S, C), each, reduction="none")
     log_probs = -picked.view(B, S)

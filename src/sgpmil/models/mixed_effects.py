@@ -9,7 +9,7 @@ distribution of $(u, z) \in \mathbb R^{2Q}$,
 
 It starts from a logistic regression of the bags' mean features $\bar x$, whose logits are
 $\eta = \beta \cdot (\bar x - \bar{\bar x}) + \alpha$.
-MixMIL with the same attention for all instances computes them too if its bag effects are
+With equal attention for all instances, MixMIL gives the same logits if its bag effects are
 $z = \beta\, \mathrm{sd}(\eta) / \mathrm{rms}(\beta)$: then $b = \mathrm{rms}(z)$ is
 $\mathrm{sd}(\eta)$, and $b\,(r - \bar r) / \mathrm{sd}(r) = \eta - \alpha$.
 """
@@ -42,7 +42,7 @@ class EffectPosterior(nn.Module):
     Args:
         num_outputs: Number of outputs P.
         num_features: Number of features Q.
-        covariance: Whether effects are correlated.
+        covariance: One of `COVARIANCES`.
     """
 
     def __init__(self, num_outputs: int, num_features: int, covariance: str) -> None:
@@ -61,7 +61,7 @@ class EffectPosterior(nn.Module):
 
     @torch.no_grad()
     def start(self, bag_effects: Float[Tensor, "P Q"], generator: torch.Generator) -> None:
-        """Start from given bag effects, and from attention that is the same for all instances."""
+        """Start from given bag effects, and from equal attention for all instances."""
         size = bag_effects.square().mean(1, keepdim=True)
         attention_variance = torch.full_like(bag_effects, _START_VARIANCE)
         variance = torch.cat(
@@ -79,7 +79,7 @@ class EffectPosterior(nn.Module):
     def draw(self, noise: Noise, num_samples: int) -> Float[Tensor, "S P E"]:
         """Draw the effects of functions."""
         draws = 1 + self.is_full
-        # In single precision always: in another one a seed gives other functions.
+        # Always in single precision: in another precision a seed gives other functions.
         flat = noise.per_function(num_samples, draws * self.mean.numel(), like=self.mean.float())
         eps = flat.to(self.mean.dtype).view(num_samples, draws, *self.mean.shape)
         if not self.is_full:
@@ -122,7 +122,7 @@ class _GramLogDet(torch.autograd.Function):
     def forward(ctx: Any, factor: Tensor) -> Tensor:
         covariance = factor @ factor.mT
         covariance.diagonal(dim1=1, dim2=2).add_(_JITTER)
-        # To raise an error where it fails would mean to wait for the device.
+        # To raise an error would mean to wait for the device.
         cholesky, info = torch.linalg.cholesky_ex(covariance)
         ctx.save_for_backward(factor, cholesky)
         log_det = 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -138,7 +138,7 @@ class _GramLogDet(torch.autograd.Function):
 def _near_diagonal(
     variance: Float[Tensor, "P E"], generator: torch.Generator | None = None
 ) -> Float[Tensor, "P E E"]:
-    """A factor of nearly that covariance; exactly, correlations would have no gradient."""
+    """Return a factor of nearly that covariance; at exactly 0, correlations have no gradient."""
     shape = (*variance.shape, variance.shape[1])
     noise = torch.randn(shape, generator=generator, dtype=variance.dtype)
     return variance.sqrt().diag_embed() + 1e-4 * noise

@@ -8,12 +8,12 @@ $$ w_{kp} = \mathrm{softmax}_k(x_k \cdot u_p), \quad b_p = \mathrm{rms}(z_p), \q
    r_p = \sum_k w_{kp}\, \frac{x_k \cdot z_p}{b_p}, \quad
    \ell_p = \alpha_p + b_p \frac{r_p - \bar r_p}{\mathrm{sd}(r_p)}, $$
 
-where mean and deviation are over bags. Two classes have one output and the logits $(0, \ell)$,
-more have an output each. Minimised is $-\mathrm E_q[\log p_y]$ of a bag plus the divergence of
-the effects' posterior $q$ over the number of bags.
+where mean and deviation are over bags. Two classes have one output and the logits $(0, \ell)$;
+more classes have one each. The loss of a bag is $-\mathrm E_q[\log p_y]$ plus the divergence of the
+effects' posterior $q$ over the number of bags.
 
 The published code takes mean and deviation of $r$ from the batch that it predicts, so that a bag
-alone is always given 0, and leaves the intercept out. Here training takes those of the batch
+alone always gets 0, and leaves out the intercept. Here training takes those of the batch
 where it has `MIN_BAGS` bags or more, and running ones otherwise. Prediction draws the same
 functions of the posterior every time; each has its own statistics over the training bags, which
 `MixMIL.conclude` computes.
@@ -48,13 +48,13 @@ _Likelihood = Literal["auto", "bernoulli", "categorical"]
 
 @dataclass(frozen=True)
 class MixMILSettings(ModelSettings):
-    """How MixMIL is built.
+    """Settings of MixMIL.
 
     Args:
         projection_dim: Number of features after a learnt projection; 0 leaves them as they are.
         covariance: Whether effects are correlated in the posterior.
-        likelihood: ``bernoulli`` has one output for two classes, ``categorical`` an output a
-            class; ``auto`` is the former for two classes and the latter for more.
+        likelihood: ``bernoulli`` has one output for two classes, ``categorical`` one per class;
+            ``auto`` is the former for two classes and the latter for more.
         num_samples: Number of samples that prediction draws.
         num_train_samples: Number of samples that a training step draws.
         kl_factor: Weight of the KL divergence.
@@ -77,7 +77,7 @@ class MixMILSettings(ModelSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Mixture:
-    r"""What R functions say of the instances and bags of a batch.
+    r"""Results of R sampled functions for the instances and bags of a batch.
 
     Args:
         weights: Softmax weights $w$ of the instances.
@@ -108,15 +108,10 @@ class _Mixture:
     },
 )
 class MixMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
+    """The model of this module; its arguments are those of `MILModel`.
 
     Raises:
-        SettingsError: A Bernoulli likelihood is asked for with more than two classes.
+        SettingsError: The likelihood is Bernoulli, but there are more than two classes.
     """
 
     is_probabilistic: ClassVar[bool] = True
@@ -204,8 +199,8 @@ class MixMIL(MILModel):
     def conclude(self, batches: Iterable[BagBatch]) -> None:
         """Take the statistics of each function of prediction over the training bags.
 
-        Classes count as often as training drew them, which may be rare ones more often than they
-        are: the intercept was learnt for these proportions.
+        Classes count as often as training drew them, because the intercept was learnt for these
+        proportions. Balanced sampling draws rare classes more often than they occur.
 
         Args:
             batches: Every training bag once, packed.
@@ -271,7 +266,7 @@ class MixMIL(MILModel):
 
         Args:
             batch: The bags.
-            found: What the functions say of them.
+            found: Results of the functions.
             mean: Mean of $r$ over bags.
             std: Deviation of $r$ over bags.
             has_mean: Whether the first function is the posterior's mean and not a sample.
@@ -299,7 +294,7 @@ class MixMIL(MILModel):
     def _training_statistics(
         self, effects: Float[Tensor, "S P B"]
     ) -> tuple[Float[Tensor, "#S P"], Float[Tensor, "#S P"]]:
-        """Return mean and deviation of $r$ to standardise by, and move the running ones on."""
+        """Return mean and deviation of $r$ to standardise by, and update the running ones."""
         num_bags = effects.shape[2]
         running_mean = self.effect_mean[1:].mean(0)
         running_variance = self.effect_std[1:].square().mean(0)
@@ -316,7 +311,7 @@ class MixMIL(MILModel):
         return running_mean.unsqueeze(0), running_variance.sqrt().unsqueeze(0)
 
     def _shares(self, labels: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """How much each bag counts: its class as much as training drew it, or all alike."""
+        """Return the weight of each bag: classes weigh as often as training drew them."""
         seen = self.bags_seen.double()
         counts = labels.clamp(min=0).bincount(minlength=self.num_outputs)
         weight = (seen / counts.clamp(min=1))[labels.clamp(min=0)]

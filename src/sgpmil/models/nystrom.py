@@ -7,16 +7,15 @@ $$ F = \mathrm{softmax}(Q \bar K^\top), \quad A = \mathrm{softmax}(\bar Q \bar K
    G = \mathrm{softmax}(\bar Q K^\top), \quad \mathrm{out} = F A^{+} (G V) + \mathrm{conv}(V), $$
 
 where $A^{+}$ is an iterated pseudo-inverse and the convolution runs along the sequence, one filter
-a head. A product with the attention matrix $F A^{+} G$ costs O(n·m). A sequence of no more than
+per head. A product with the attention matrix $F A^{+} G$ costs O(n·m). A sequence of no more than
 $m$ tokens is its own landmarks: $F A^{+} G = A$, and the attention is exact.
 
 The published layer pads the sequence in front with zeros to a multiple of $m$. Those take part in
 every softmax: a bag of nine instances attends to zeros with more than nine tenths of its weight,
 one of 257 tokens with half. Without the padding segments differ in length by one at most.
 
-Sequences lie end to end. What treats tokens alone, the landmarks and the pseudo-inverses, which
-take the most steps, are computed for all sequences at once; what has a sequence's length for one
-after another.
+Sequences lie end to end. Layers of single tokens, landmarks and pseudo-inverses, which take the
+most steps, are computed for all sequences at once; the rest for one sequence after another.
 """
 
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ _ROWS = 1024
 
 @dataclass(frozen=True)
 class NystromSettings(ModelSettings):
-    """What the settings of models with Nyström attention have in common.
+    """Settings that models with Nyström attention share.
 
     Args:
         hidden_dim: Width of a token.
@@ -157,7 +156,7 @@ class ExactMatrix:
 
 @dataclass(frozen=True, slots=True)
 class _Landmarks:
-    r"""What a sequence's landmarks are, and the pseudo-inverse of their attention matrix."""
+    """The landmarks of a sequence, and the pseudo-inverse of their attention matrix."""
 
     queries: Float[Tensor, "h m d"]
     keys: Float[Tensor, "h m d"]
@@ -190,7 +189,7 @@ class NystromAttention(nn.Module):
 
         Args:
             tokens: The tokens of all sequences.
-            segments: How they divide into sequences.
+            segments: Division of the tokens into sequences.
 
         Returns:
             The tokens, and the attention matrix of each sequence without gradient.
@@ -199,7 +198,7 @@ class NystromAttention(nn.Module):
         landmarks = self._landmarks(projected, segments)
         attended, matrices = [], []
         for parts, marks in zip(self._heads(projected, segments), landmarks, strict=True):
-            found, matrix = _exactly(*parts) if marks is None else self._nearly(*parts, marks)
+            found, matrix = _exact(*parts) if marks is None else self._approximate(*parts, marks)
             attended.append(found + self._convolved(parts[2]))
             matrices.append(matrix)
         joined = torch.cat(attended, 1).transpose(0, 1).flatten(1)
@@ -226,7 +225,7 @@ class NystromAttention(nn.Module):
     def _padding(self, length: int) -> int:
         return -length % self.num_landmarks if self.zero_padding else 0
 
-    def _nearly(
+    def _approximate(
         self,
         queries: Float[Tensor, "h n d"],
         keys: Float[Tensor, "h n d"],
@@ -235,7 +234,7 @@ class NystromAttention(nn.Module):
     ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
         padding = self._padding(keys.shape[1])
         left = (queries @ marks.keys.mT).softmax(-1)
-        # A landmark's query compares with a padding's key, which is zero, as 0; its value is zero.
+        # The key and the value of padding are zero.
         right = F.pad(marks.queries @ keys.mT, (padding, 0)).softmax(-1)[..., padding:]
         inverse = marks.inverse.to(left.dtype)
         attended = left @ (inverse @ (right @ values))
@@ -244,7 +243,7 @@ class NystromAttention(nn.Module):
     def _landmarks(
         self, projected: Float[Tensor, "T e"], segments: Segments
     ) -> list[_Landmarks | None]:
-        """Give the landmarks of each sequence that has more tokens than those, or padding."""
+        """Return the landmarks of sequences with more tokens than landmarks, or with padding."""
         sizes = segments.offsets.diff().tolist()
         has_any = [self.zero_padding or size > self.num_landmarks for size in sizes]
         if not any(has_any):
@@ -274,7 +273,7 @@ class NystromAttention(nn.Module):
         return means.to(rows.dtype).unflatten(0, (-1, m))
 
     def _convolved(self, values: Float[Tensor, "h n d"]) -> Float[Tensor, "h n d"]:
-        # A filter a head, the same for each of its features: these are the batch.
+        # One filter per head, the same for each of its features: these are the batch.
         return self.conv(values.permute(2, 0, 1)).permute(1, 2, 0)
 
 
@@ -304,7 +303,7 @@ class PreNormAttention(nn.Module):
         return self.attention.exact_matrices(self.norm(tokens), segments)
 
 
-def _exactly(
+def _exact(
     queries: Float[Tensor, "h n d"], keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"]
 ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
     attended = (queries @ keys.mT).softmax(-1) @ values
@@ -312,7 +311,7 @@ def _exactly(
 
 
 def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Take a factor of an attention matrix, without gradient, in single precision at least."""
+    """Return a factor of an attention matrix without gradient, in single precision at least."""
     return values.detach().to(torch.promote_types(values.dtype, torch.float32))
 
 

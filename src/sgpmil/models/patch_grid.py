@@ -32,11 +32,11 @@ def grid_pitch(
 ) -> Int[Tensor, " B"]:
     """Guess each bag's pitch: the most frequent distance of neighbours in a row or a column.
 
-    Not the smallest distance of two columns of the bag: pieces of tissue that were tiled one by
-    one lie on grids of their own, a few pixels apart.
+    The smallest distance of two columns would be wrong: pieces of tissue that were tiled one by
+    one lie on separate grids, a few pixels apart.
     """
     x, y = coords.long().unbind(1)
-    # Where no two patches share a row or a column, any pitch will do: none has a neighbour.
+    # Where no two patches share a row or a column, no patch has a neighbour and any pitch is right.
     largest = torch.iinfo(torch.int32).max
     steps, bags = zip(
         _steps(x, y, bag_index, num_bags), _steps(y, x, bag_index, num_bags), strict=True
@@ -44,7 +44,7 @@ def grid_pitch(
     keys = torch.cat(bags) * (largest + 1) + torch.cat(steps)
     kinds, _, counts = _distinct(keys, num_bags * (largest + 1))
     bag, step = kinds // (largest + 1), kinds % (largest + 1)
-    # With a place more, for what is of no bag.
+    # The last place is for distances that belong to no bag.
     most = counts.new_zeros(num_bags + 1).scatter_reduce(0, bag, counts, "amax")
     frequent = step.where(counts == most[bag], largest)
     pitch = step.new_full((num_bags + 1,), largest)
@@ -78,7 +78,7 @@ def smooth(
     """Smooth the values of packed instances on the grids of their bags.
 
     Args:
-        values: Values of the instances, a row a sample.
+        values: Values of the instances, a row for each sample.
         cells: Column and row of each instance (see `grid_cells`).
         bag_index: Bag of each instance; bags never mix.
 
@@ -88,7 +88,7 @@ def smooth(
         tensor([[0.6193, 0.0838]])
     """
     column, row = cells.unbind(1)
-    # A frame of empty cells: a step beyond an edge must not come out at the other one.
+    # A frame of empty cells: a step beyond one edge must not reach the opposite edge.
     width, height = column.max() + 3, row.max() + 3
     key = (bag_index * height + row + 1) * width + column + 1
     occupied, cell_of, count = _distinct(key, torch.iinfo(torch.long).max)
@@ -110,7 +110,7 @@ def _distinct(
     """Find the distinct keys, where each key stands among them, and how often each one occurs.
 
     There are as many places as keys, and fillers (larger than any key, and occurring 0 times) in
-    those that are left: to know how many are distinct would mean to wait for the device.
+    the places that remain: to count the distinct keys would mean to wait for the device.
     """
     ordered, order = keys.sort()
     run = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
@@ -126,7 +126,7 @@ def _steps(
     bag_index: Int[Tensor, " T"],
     num_bags: int,
 ) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
-    """Distances of neighbours in each line of each bag, and the bags they are of.
+    """Return distances of neighbours in each line of each bag, and their bags.
 
     Patches that are not neighbours have the distance 0, and a bag beyond the last.
     """

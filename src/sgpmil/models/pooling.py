@@ -1,6 +1,6 @@
-r"""From the attention of packed instances to one embedding a bag and sample.
+r"""Pooling of packed instances: from attention to one embedding per bag and sample.
 
-The bag embedding is $z_s = \sum_i \tilde a_{si} h_i$; the pooling says what $\tilde a$ is:
+The bag embedding is $z_s = \sum_i \tilde a_{si} h_i$; each pooling has its own $\tilde a$:
 
 ``sum``         $\tilde a = a$ (published: its size grows with the bag)
 ``mean``        $\tilde a = a / N$

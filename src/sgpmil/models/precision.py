@@ -1,4 +1,4 @@
-"""The arithmetic of dense layers."""
+"""Number formats of dense layers."""
 
 from contextlib import AbstractContextManager
 
@@ -15,14 +15,14 @@ _HALF = {"bf16": torch.bfloat16, "16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Say what ``auto`` is on a device: bfloat16 on GPUs that have it, else single precision.
+    """Replace ``auto`` by ``bf16`` on GPUs that have bfloat16, and by ``32`` elsewhere.
 
     Args:
         precision: One of `PRECISIONS`.
-        device: Where it is computed.
+        device: Where the layers are computed.
 
     Raises:
-        SettingsError: The name is none of these.
+        SettingsError: There is no such precision.
 
     Example:
         >>> resolve_precision("auto", torch.device("cpu"))
@@ -39,11 +39,11 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 
 def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """Compute dense layers in half precision where that is asked for.
+    """Return a context in which dense layers are computed in a precision.
 
     Args:
-        precision: As `resolve_precision` gives it.
-        device: Where they are computed.
+        precision: A result of `resolve_precision`.
+        device: Where the layers are computed.
     """
     half = _HALF.get(precision)
     return torch.autocast(device.type, half, enabled=half is not None)
@@ -52,12 +52,12 @@ def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextMan
 def features_dtype(model: MILModel, precision: str) -> torch.dtype:
     """Return the number format in which a model takes features from `Standardise.take`.
 
-    Half precision for `InstanceLinear` layers; other layers may do with the features what they
-    like.
+    It is half precision only for models with `InstanceLinear` layers, because other layers may need
+    more.
 
     Args:
         model: The model.
-        precision: As `resolve_precision` gives it.
+        precision: A result of `resolve_precision`.
     """
     is_half = precision == "bf16" and any(isinstance(m, InstanceLinear) for m in model.modules())
     return torch.bfloat16 if is_half else model.standardise.mean.dtype

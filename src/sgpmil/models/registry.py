@@ -118,10 +118,10 @@ def list_models() -> list[str]:
 
 
 def find_model(model: ModelLike) -> ModelEntry:
-    """Return what is registered of a model.
+    """Return the registry's entry of a model.
 
     A class or a model that is not registered has the defaults of its settings, no presets, and
-    SGPMIL's training; its name is where the class is defined.
+    SGPMIL's training; its name is the path of the class.
 
     Args:
         model: A name, a class or a model.
@@ -154,7 +154,7 @@ def resolve_settings(model: ModelLike, settings: Mapping[str, Any]) -> Any:
 
     Args:
         model: A name of `list_models`, a class, or a model.
-        settings: Values by field, and optionally ``preset``, from which the others start.
+        settings: Values by field, and optionally ``preset``, which names the other values.
 
     Raises:
         SettingsError: The model, preset or a setting does not exist, or a value is impossible, or
@@ -253,7 +253,7 @@ def _checked_settings(model: type[MILModel], settings: Any) -> Any:
 
 
 def _changed(name: str, start: Any, given: Mapping[str, Any]) -> Any:
-    """Replace some values of settings, and refuse what does not fit."""
+    """Replace some values of settings, and refuse unknown names and wrong kinds."""
     # JSON and YAML have no tuples.
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     known = {f.name: "None" in str(f.type) for f in fields(start)}
@@ -270,15 +270,15 @@ def _path(model: Any) -> str:
 
 
 def checked_value(name: str, value: Any, default: Any) -> Any:
-    """Return a value that is of the default's kind, or refuse it.
+    """Return a value if it has the default's kind, or refuse it.
 
     Args:
         name: Name of the setting.
-        value: The value; a list is taken for a tuple, which JSON and YAML do not have.
-        default: A value that is right; None stands for a number.
+        value: The value; a list becomes a tuple, which JSON and YAML do not have.
+        default: A right value; None stands for a number.
 
     Raises:
-        SettingsError: The value is of another kind.
+        SettingsError: The value has another kind.
 
     Example:
         >>> checked_value("jitter", 1, 1e-4)
@@ -304,7 +304,7 @@ def checked_value(name: str, value: Any, default: Any) -> Any:
 
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> str:
-    """Say that a name is unknown, and which one may be meant.
+    """Return the message that a name is unknown, with the most similar known one.
 
     Example:
         >>> unknown_name("model", "abmill", ["abmil", "agp"])

@@ -50,7 +50,7 @@ LengthscaleStart = Literal["log2", "cube", "median"]
 
 @dataclass(frozen=True)
 class SGPMILSettings(ModelSettings):
-    """How SGPMIL is built. The defaults are the package's own; see `presets`.
+    """Settings of SGPMIL. The defaults are the package's own; `presets` are published ones.
 
     Args:
         hidden_dims: Widths of the embedding's layers.
@@ -62,10 +62,10 @@ class SGPMILSettings(ModelSettings):
         mean_scale: Standard deviation of a linear mean's initial weights and bias.
         mean_bias: Initial bias of the mean; None draws it.
         activation: From attention logits to attention.
-        pooling: How attention weighs the embeddings.
-        sampling: How the posterior of a bag is drawn.
-        likelihood: How samples are scored against the label.
-        inducing_start: Where inducing points start.
+        pooling: Normalisation of the attention before the embeddings are summed.
+        sampling: Sampling scheme of the posterior of a bag.
+        likelihood: Likelihood of the label, given the samples.
+        inducing_start: Initial inducing points.
         lengthscale_start: ``log2`` as published; ``cube``, half the diagonal of the unit cube in
             which the inputs lie; or ``median``, the median distance of training inputs.
         jitter: Value added to the diagonals of kernel matrices.
@@ -160,12 +160,12 @@ _PAPER = {
     },
 )
 class SGPMIL(MILModel):
-    """The model; see the module's text for what it computes.
+    """The model of this module.
 
     Args:
         in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
+        num_outputs: Number of outputs, one per class.
+        settings: Its settings.
     """
 
     is_probabilistic: ClassVar[bool] = True
@@ -193,7 +193,7 @@ class SGPMIL(MILModel):
 
     @property
     def recordable(self) -> Recordable:
-        """Steps, unless bags are drawn one by one or other libraries compute the kernel."""
+        """Steps, unless bags are drawn one by one or other libraries compute kernel or factor."""
         few = self.settings.num_inducing <= MAX_SIZE
         own_kernel = few and ScaledRBF.of(self.gp.kernel) is not None
         is_joint = self.settings.sampling == "full"
@@ -258,8 +258,7 @@ class SGPMIL(MILModel):
         with torch.autocast(weights.device.type, enabled=False):
             classes = self.classifier.weight
             instance_logits = embeddings.to(classes.dtype) @ classes.T
-            # The classifier is linear: what it makes of the instances is pooled, in place of all
-            # that it takes.
+            # The classifier is linear: to pool its outputs takes less than to pool its inputs.
             logits = pool(weights, instance_logits, segments) + self.classifier.bias
         return ModelOutput(
             logits=logits,
@@ -275,7 +274,7 @@ class SGPMIL(MILModel):
 
     @torch.no_grad()
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
-        """Fit the standardisation, and start kernel and inducing points where the data are."""
+        """Fit the standardisation, and place kernel and inducing points by the data."""
         super().initialise(sample, seed=seed)
         settings = self.settings
         if settings.inducing_start == "uniform" and settings.lengthscale_start != "median":
@@ -288,5 +287,5 @@ class SGPMIL(MILModel):
             set_lengthscale_from_data(self.gp.kernel, inputs)
 
     def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
-        """Return the posterior of the attention logits in its parts."""
+        """Return the terms of the posterior of the attention logits."""
         return self.gp.posterior(self.gp_inputs(self.embed(features)))

@@ -38,7 +38,7 @@ _FILTERS = (7, 5, 3)
 
 @dataclass(frozen=True)
 class TransMILSettings(NystromSettings):
-    """How TransMIL is built.
+    """Settings of TransMIL.
 
     Args:
         rollout: ``nystrom`` follows the trained operator; ``exact`` the attention that it
@@ -70,13 +70,7 @@ class TransMILSettings(NystromSettings):
     },
 )
 class TransMIL(MILModel):
-    """The model; see the module's text for what it computes.
-
-    Args:
-        in_dim: Number of features of an instance.
-        num_outputs: Number of outputs, one a class.
-        settings: How it is built.
-    """
+    """The model of this module; its arguments are those of `MILModel`."""
 
     recordable = Recordable.BAGS
     settings: TransMILSettings
@@ -112,7 +106,7 @@ class TransMIL(MILModel):
         rollout = torch.cat(of_instances)
         return ModelOutput(
             logits=self.classifier(self.norm(tokens[segments.bounds[:-1]])).unsqueeze(1),
-            # Where the approximation is coarse it can be negative; attention is not.
+            # The approximation can be negative where it is coarse; attention is not.
             attention=rollout.clamp(min=0).unsqueeze(0),
             attention_score=rollout,
         )
@@ -154,7 +148,7 @@ class PositionEncoding(nn.Module):
             for conv, size in zip(self.convs, _FILTERS, strict=True)
         ]
         weight = torch.stack(weights).sum(0)
-        # Not stacked: gradients of the three would be one piece of memory, and clipped three times.
+        # Not stacked: the three gradients would share memory, and be clipped three times.
         first, *others = (conv.get_parameter("bias") for conv in self.convs)
         bias = sum(others, first)
         encoded = []
@@ -166,8 +160,8 @@ class PositionEncoding(nn.Module):
 
 
 def _token_segments(segments: Segments, sides: list[int]) -> Segments:
-    """Give the sequences of class token and square image of each bag."""
-    # There as here, where it is known: to send it would disturb a recording.
+    """Return the division of tokens into sequences: class token and square image of each bag."""
+    # Computed on both devices: a copy from one to the other would disturb a recording.
     lengths = 1 + torch.tensor(sides).square()
     on_device = 1 + (segments.sizes - 1).double().sqrt().floor().long().add(1).square()
     return Segments(*(F.pad(each.cumsum(0), (1, 0)) for each in (lengths, on_device)))
