@@ -23,10 +23,11 @@ from sgpmil.runs.slide_picture import (
     find_nuclei_files,
     find_slide_files,
 )
-from sgpmil.slides.annotations.folder import AnnotationFolder
+from sgpmil.slides.annotations.folder import AnnotationFolder, AnnotationOptions
 
 __all__ = [
     "MaterialFold",
+    "MaterialOptions",
     "MissingMaterialWarning",
     "RunFacts",
     "RunMaterial",
@@ -87,6 +88,37 @@ class RunMaterial:
     def slide_ids(self) -> frozenset[str]:
         """Names of the test slides."""
         return frozenset(prediction.slide_id for _, prediction in self.predictions())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaterialOptions(AnnotationOptions):
+    """A run, and the files that explain it.
+
+    Args:
+        run: A run, the folder of a fold, or predictions.
+        slides: Folder of the slide files; without it, maps are drawn on an empty canvas.
+        features: The embeddings, for prototypes; by default where the run found them.
+        nuclei: Folder of <slide>.json files of HoVer-Net or CellViT, to count nuclei by prototype.
+        mpp: Microns per level-0 pixel, for slides that do not state it.
+    """
+
+    run: Path
+    slides: Path | None = None
+    features: Path | None = None
+    nuclei: Path | None = None
+    mpp: float | None = None
+
+    def read_material(self) -> RunMaterial:
+        """Read the run, and find the embeddings, slides and annotations that belong to it."""
+        return read_material(
+            self.run,
+            features=self.features,
+            slides=self.slides,
+            annotations=self.open_annotations(),
+            min_coverage=self.min_coverage,
+            nuclei=self.nuclei,
+            mpp=self.mpp,
+        )
 
 
 def read_material(

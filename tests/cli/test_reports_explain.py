@@ -59,7 +59,7 @@ def test_a_run_is_explained_into_its_folder(sgpmil, made, run):
     assert list(record["beside"]) == ["abmil"]
     code, out, _ = sgpmil("explain", run, *words)
     assert code == 0
-    assert "there already" in out
+    assert "existing" in out
     code, _, error = sgpmil("explain", run, *words, "--scale", "rank")
     assert code == 2
     assert "--overwrite" in error

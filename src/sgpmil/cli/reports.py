@@ -1,0 +1,81 @@
+"""`sgpmil explain` and `report`: commands that show a run."""
+
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import typer
+
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import console, facts, print_unfinished
+from sgpmil.report.explain import ExplainOptions
+from sgpmil.report.explain import explain as explain_run
+from sgpmil.report.explanations.run_explanation import RunExplanation
+from sgpmil.report.write import WriteReportOptions, write_report
+
+__all__ = ["explain", "report"]
+
+
+@command(
+    ExplainOptions,
+    arguments=["run"],
+    lists=["regions"],
+    names={"class_name": "class"},
+    texts={"run": "A run, the folder of a fold, or of predictions (predict)."},
+)
+def explain(options: ExplainOptions) -> None:
+    """Write maps, patches and prototypes.
+
+    A stopped explanation resumes when the command runs again.
+
+    Example: sgpmil explain runs/latest --slides slides --most 10
+    """
+    done, material = explain_run(options, show_progress=True)
+    print_unfinished(material)
+    _print_explanation(done, options.run)
+
+
+def _print_explanation(done: RunExplanation, run: Path) -> None:
+    counts: Counter[str] = Counter(outcome.status for outcome in done.outcomes)
+    rows = [("slides", str(len(done.outcomes)))]
+    names = {"done": "explained", "kept": "existing", "failed": "failed"}
+    rows += [(text, str(counts[status])) for status, text in names.items() if counts[status]]
+    folder = done.folder.path
+    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
+        files = sum(1 for path in part.rglob("*") if path.is_file())
+        rows.append((f"{part.name}/", f"{files} files"))
+    rows.append(("slides.csv", "the least certain first"))
+    facts(f"Explanation in {folder}", rows)
+    for note in done.notes:
+        console.print(note)
+    failed = [outcome for outcome in done.outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        console.print(f"{outcome.slide_id}: {outcome.reason}", style="red")
+    console.print(f"Next: sgpmil report {shlex.quote(str(run))}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@command(
+    WriteReportOptions,
+    arguments=["run"],
+    lists=["regions"],
+    texts={"run": "A run, the folder of a fold or of predictions, or a table of another system."},
+)
+def report(options: WriteReportOptions) -> None:
+    """Write a run into one page.
+
+    The page opens in any browser, without other files.
+
+    Example: sgpmil report runs/latest --slides slides --case slide-07
+    """
+    written = write_report(options, show_progress=True)
+    console.print(f"Written: {written.page} ({written.page.stat().st_size / 1e6:.1f} MB)")
+    num_cases = len(written.cases)
+    if num_cases:
+        slides = "1 slide" if num_cases == 1 else f"{num_cases} slides"
+        console.print(f"Case reports of {slides}, HTML and PDF: {written.case_folder}")
+    num_warnings = written.report.num_warnings
+    if num_warnings:
+        verb = "is a warning: look at it" if num_warnings == 1 else "are warnings: look at them"
+        console.print(f"{num_warnings} of its checks {verb} first.")
