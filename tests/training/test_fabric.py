@@ -1,15 +1,20 @@
+import csv
 import importlib
 import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.runs.run import Run
 from sgpmil.training import fabric
 from sgpmil.training.fabric import named_logger, start_fabric, termination_interrupts
 
-from .conftest import StopHere, epochs_of, stop_after, toy_bags, train
+from .conftest import StopHere, epochs_of, file_weights, stop_after, toy_bags, train
 
 
 def without(monkeypatch, *names):
@@ -147,3 +152,64 @@ def test_a_request_to_terminate_is_ctrl_c_and_calls_the_handler_before(tmp_path)
         assert len(heard) == 3
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# Several processes
+
+SCRIPT = """
+import sys
+
+import numpy as np
+
+import sgpmil
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.splits import Fold
+from sgpmil.training.settings import TrainingSettings
+
+devices, folder = int(sys.argv[1]), sys.argv[2]
+rng = np.random.default_rng(0)
+names = [f"s{i}" for i in range(9)]
+arrays = [rng.normal(size=(2 + i % 4, 4)) + 3 * (i % 2) for i in range(9)]
+bags = BagDataset.from_arrays(arrays, [i % 2 for i in range(9)], slide_ids=names)
+options = {
+    "model": "abmil",
+    "model_settings": {"hidden_dim": 8, "attention_dim": 4, "dropout": 0.0},
+    # Nine bags, four a step: in the last step of an epoch one process has no bag.
+    "training": TrainingSettings(
+        epochs=4, learning_rate=1e-2, bags_per_step=4, precision="64", device="cpu", select="best"
+    ),
+    "devices": devices,
+}
+sgpmil.fit(bags, val=bags, folder=f"{folder}/fit", **options)
+folds = [Fold("0", names[:5], names[5:7], names[7:]), Fold("1", names[4:], names[2:4], names[:2])]
+folds = [Fold(f.name, tuple(f.train), tuple(f.val), tuple(f.test)) for f in folds]
+sgpmil.cross_validate(bags, folds, run=f"{folder}/run", progress=False, **options)
+"""
+
+
+def metrics_of(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = [[float(value) for value in row.values()] for row in csv.DictReader(file)]
+    return np.array(rows)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_all_bags_of_a_step(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for devices in (1, 2):
+        command = [sys.executable, str(script), str(devices), str(tmp_path / str(devices))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    one, two = tmp_path / "1", tmp_path / "2"
+    files = [{str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (one, two)]
+    assert files[0] == files[1]
+    for fold in ("fit", "run/fold-0", "run/fold-1"):
+        found, expected = metrics_of(two / fold), metrics_of(one / fold)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        assert expected[0, 2] != expected[-1, 2]
+        weights, same = (file_weights(f / fold / "checkpoint.safetensors") for f in (two, one))
+        for name, value in same.items():
+            torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-12)
+    probs = [Run.open(f / "run").folds["1"].load().test.probs for f in (one, two)]
+    np.testing.assert_allclose(probs[0], probs[1], rtol=1e-9)
