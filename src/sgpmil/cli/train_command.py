@@ -86,6 +86,13 @@ def train(
             "after another; fewer need less of its memory. Results are the same.",
         ),
     ] = None,
+    devices: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="GPUs that divide each step's bags among them; with --device cpu, processes.",
+        ),
+    ] = 1,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any setting, such as training.weight-decay=1e-4."),
@@ -150,6 +157,7 @@ def train(
         overwrite=overwrite,
         only_folds=fold,
         folds_at_once=folds_at_once,
+        devices=devices,
     )
     figures = write_run_figures(run / "figures", result.predictions)
     print_summary(result.summary(), f"{loaded.model.name}, {len(result.metrics)} folds")

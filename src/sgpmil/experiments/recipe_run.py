@@ -39,6 +39,7 @@ def run_recipe(
     overwrite: bool = False,
     only_folds: Sequence[str] | None = None,
     folds_at_once: int | None = None,
+    devices: int = 1,
     progress: bool = True,
 ) -> CrossValidation:
     """Carry out a recipe: train and test every fold.
@@ -52,6 +53,7 @@ def run_recipe(
         overwrite: Replace an existing run.
         only_folds: Names of the folds to run.
         folds_at_once: As of `cross_validate`.
+        devices: As of `cross_validate`.
         progress: Whether to show a progress bar.
     """
     return cross_validate(
@@ -70,6 +72,7 @@ def run_recipe(
         overwrite=overwrite,
         only_folds=only_folds,
         folds_at_once=folds_at_once,
+        devices=devices,
         allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
         on_shared_case=recipe.data.shared_case,
         progress=progress,

@@ -1,4 +1,4 @@
-"""A classifier of bags in the manner of scikit-learn."""
+"""A classifier of bags with the methods of scikit-learn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         bags_per_step: Bags of an optimiser step; where no learning rate is given, the model's
             own is scaled with it.
         random_state: Seed.
-        device: ``auto``, ``cpu`` or ``gpu``.
+        device: As in `TrainingSettings`.
         model_settings: Settings of the model that differ from its defaults.
         training: Training settings; the model's own where None.
 
@@ -50,7 +50,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         bags_per_step: int | None = None,
         random_state: int | None = None,
-        device: Literal["auto", "cpu", "gpu"] | None = None,
+        device: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
         training: TrainingSettings | Mapping[str, Any] | None = None,
     ) -> None:

@@ -55,7 +55,7 @@ def start_fabric(
     """Return Fabric for a training; its `launch` starts the other processes.
 
     Args:
-        device: ``auto``, ``cpu`` or ``gpu``.
+        device: As in `TrainingSettings`.
         devices: GPUs, or processes on CPUs, of each machine.
         num_nodes: Number of machines.
         strategy: Fabric's name for how they work together.

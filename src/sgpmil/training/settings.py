@@ -8,6 +8,7 @@ validation slides, all epochs are trained.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -30,7 +31,6 @@ Monitor = Literal["loss", "balanced_accuracy", "auc"]
 Select = Literal["last", "best"]
 Validation = Literal["required", "optional"]
 Precision = Literal["auto", "32", "64", "bf16", "16"]
-Device = Literal["auto", "cpu", "gpu"]
 LoggerName = Literal["csv", "tensorboard", "mlflow", "wandb"]
 
 _CHOICES: dict[str, Any] = {
@@ -40,7 +40,6 @@ _CHOICES: dict[str, Any] = {
     "select": Select,
     "validation": Validation,
     "precision": Precision,
-    "device": Device,
     "logger": LoggerName,
 }
 
@@ -83,7 +82,7 @@ class TrainingSettings:
         precision: Arithmetic of the dense layers; the Gaussian process stays at 32 bits or more.
             ``auto`` is ``bf16`` on GPUs that have it, and ``32`` elsewhere.
         seed: Seed of everything that is drawn.
-        device: ``auto``, ``cpu`` or ``gpu``.
+        device: ``auto``, ``cpu``, ``gpu``, or one of several GPUs, such as ``cuda:1``.
         logger: Where curves go besides ``metrics.csv``.
     """
 
@@ -110,7 +109,7 @@ class TrainingSettings:
     validation: Validation = "required"
     precision: Precision = "auto"
     seed: int = 0
-    device: Device = "auto"
+    device: str = "auto"
     logger: LoggerName = "csv"
 
     def __post_init__(self) -> None:
@@ -140,6 +139,11 @@ class TrainingSettings:
             )
         if not 0 < self.decay <= 1:
             raise SettingsError(f"Expected decay above 0 and up to 1, but got {self.decay}.")
+        if not re.fullmatch(r"auto|cpu|(gpu|cuda)(:\d+)?", self.device):
+            raise SettingsError(
+                "Expected device to be auto, cpu, gpu or one of several GPUs, such as cuda:1, but "
+                f"got {self.device!r}."
+            )
         for name, choice in _CHOICES.items():
             if getattr(self, name) not in get_args(choice):
                 raise SettingsError(
