@@ -33,6 +33,7 @@ __all__ = [
     "build_kernel",
     "build_mean",
     "covariance_of",
+    "linear_terms",
     "set_lengthscale",
     "set_lengthscale_from_data",
 ]
@@ -125,6 +126,15 @@ def build_mean(
         mean.initialize(constant=bias or 0.0)
         return mean
     raise SettingsError(f"Expected mean to be one of {', '.join(MEANS)}, but got '{name}'.")
+
+
+def linear_terms(
+    mean: gpm.Mean,
+) -> tuple[Float[Tensor, " G"], Float[Tensor, ""]] | tuple[None, None]:
+    """Return $w$ and $b$ of a linear mean; None for both of any other mean."""
+    if type(mean) is not gpm.LinearMean or mean.bias is None:
+        return None, None
+    return mean.weights.reshape(-1), mean.bias.reshape(())
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
 from sgpmil.errors import SettingsError
-from sgpmil.gp.prior import Covariance, ScaledRBF, covariance_of
+from sgpmil.gp.prior import Covariance, ScaledRBF, covariance_of, linear_terms
 from sgpmil.gpu.carried_draws import MIN_VARIANCE, carried_draw, carried_rbf_draw
 from sgpmil.gpu.cholesky import inverse_factor, jittered_cholesky
 from sgpmil.shapes import Float
@@ -98,7 +98,7 @@ class SparseGP(nn.Module):
     Args:
         kernel: A GPyTorch kernel.
         mean: A GPyTorch mean function.
-        inducing_points: Where the inducing inputs start.
+        inducing_points: Initial inducing inputs.
         jitter: Value added to the diagonals of the kernel matrices.
     """
 
@@ -116,7 +116,7 @@ class SparseGP(nn.Module):
         self.jitter = jitter
         self.inducing_points = nn.Parameter(inducing_points.clone())
         self.variational = CholeskyVariationalDistribution(len(inducing_points))
-        # GPyTorch breaks the symmetry of m at its first call; ours is never called.
+        # GPyTorch does so at the first call of the distribution, which is never called here.
         nn.init.normal_(self.variational.variational_mean, std=1e-3)
 
     @property
@@ -176,18 +176,19 @@ class SparseGP(nn.Module):
             noise: Standard normal draws $\epsilon$.
             whitening: Result of `whitening`.
         """
-        Z, jitter = self.inducing_points, self.jitter
-        covariance, P = whitening.covariance, whitening.inverse
+        Z, P, k = self.inducing_points, whitening.inverse, whitening.covariance
+        w, b = linear_terms(self.mean)
         with torch.autocast(inputs.device.type, enabled=False):
-            x = inputs.to(Z.dtype)
-            if not isinstance(covariance, ScaledRBF):
-                Kzx, variance = covariance.between(Z, x), covariance.variance(x) + jitter
-                return self.mean(x) + carried_draw(Kzx, P, functions, variance, noise)
-            k = covariance.lengthscale, covariance.scale, covariance.constant
-            if type(self.mean) is gpm.LinearMean and self.mean.bias is not None:
-                w, b = self.mean.weights.reshape(-1), self.mean.bias.reshape(())
-                return carried_rbf_draw(inputs, Z, P, functions, *k, jitter, w, b, noise)
-            drawn = carried_rbf_draw(inputs, Z, P, functions, *k, jitter, None, None, noise)
+            if isinstance(k, ScaledRBF):
+                theta = k.lengthscale, k.scale, k.constant, self.jitter
+                drawn = carried_rbf_draw(inputs, Z, P, functions, *theta, w, b, noise)
+                if w is not None:
+                    return drawn  # with its mean
+                x = inputs.to(Z.dtype)
+            else:
+                x = inputs.to(Z.dtype)
+                variance = k.variance(x) + self.jitter
+                drawn = carried_draw(k.between(Z, x), P, functions, variance, noise)
             return self.mean(x) + drawn
 
     def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:

@@ -217,7 +217,7 @@ class SGPMIL(MILModel):
         self, features: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
         """Return mean and variance of the attention logits $q(f_i)$."""
-        posterior = self.gp.posterior(self.gp_inputs(self.embed(features)))
+        posterior = self.posterior(features)
         return posterior.mean, posterior.variance
 
     def kl(self) -> Float[Tensor, ""]:
