@@ -165,8 +165,7 @@ def test_directions_are_those_in_which_a_perfect_prediction_beats_its_opposite()
         slide_metrics(table_of(1 - perfect, labels)),
     )
     for metric in SLIDE_METRICS:
-        assert metric.higher_is_better is (best[metric.key] > worst[metric.key])
-        assert metric.better in ("higher", "lower")
+        assert metric.better == ("higher" if best[metric.key] > worst[metric.key] else "lower")
 
 
 def test_an_unknown_metric_is_refused_with_the_choices():

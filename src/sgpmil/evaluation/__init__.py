@@ -1,26 +1,22 @@
-"""Predictions → metrics: what a model said of slides, and how right and how sure it was.
+"""Predictions of slides, and metrics of predictions.
 
-==================  ============================================================================
-file                holds
-==================  ============================================================================
-predictor           a model and bags become predictions
-prediction          what a model says of one slide
-instance_scores     what it says of the slide's instances
-prediction_table    the predictions of a set of slides
-metrics             every metric of slides and instances: add one here
-operating_point     the sensitivity at a specificity
-calibration         adaptive and expected calibration error, Brier score, log-likelihood
-brier               the Brier score taken apart
-ranking             the area under the ROC curve and average precision
-patients            slides of the same patient
-bootstrap           confidence intervals by patient; `resampling` makes them fast
-localisation/       the same at length: annotations, thresholds, lesions
-uncertainty/        whether uncertainty points at the errors; temperature, prediction sets, deferral
-comparison/         whether one run is better than another
-lipschitz           how much a model can amplify a change of an instance
-summary             folds: evaluate one, summarise all, write the table
-assessment          all of it for a run; `assessment_files` writes it
-==================  ============================================================================
+================  ==============================================================================
+file              contents
+================  ==============================================================================
+predictor         predictions of a model for bags
+prediction        the prediction of one slide, with the scores of its instances
+prediction_table  the predictions of a set of slides, by slide or by patient
+metrics           every metric of slides and instances; add a metric here
+calibration       calibration errors, Brier score with its parts, log-likelihood
+ranking           area under the ROC curve, average precision, sensitivity at a specificity
+bootstrap         confidence intervals by patient; `resampling` makes them fast
+summary           metrics of a fold, and their summary over folds
+localisation/     instance scores against annotations: thresholds, lesions, pixels
+uncertainty/      uncertainty as a sign of errors; temperature, prediction sets, deferral
+comparison/       tests of whether one run is better than another
+lipschitz         bounds on how much a model amplifies a change of an instance
+assessment        all metrics of a run, and their tables
+================  ==============================================================================
 
 A table of predictions is the only input, so the predictions of any other system are evaluated
 in the same way. Names are imported when they are first used.
@@ -94,65 +90,37 @@ if TYPE_CHECKING:
     )
     from sgpmil.evaluation.uncertainty.temperature import fit_temperature
 else:
+    _NAMES = {
+        "assessment": "Assessment AssessmentOptions TestedFold assess write_assessment",
+        "bootstrap": "Interval Intervals bootstrap_intervals",
+        "calibration": (
+            "BrierDecomposition adaptive_calibration_error brier_decomposition brier_score "
+            "expected_calibration_error negative_log_likelihood reliability_curve"
+        ),
+        "comparison.comparability": "FoldPredictions check_own_test_slides",
+        "comparison.compare": "compare",
+        "comparison.delong": "delong_test",
+        "comparison.result": "Comparison",
+        "comparison.significance": "corrected_t_test holm paired_t_test wilcoxon_test",
+        "comparison.tables": "write_comparison_tables",
+        "lipschitz": "lipschitz_paths",
+        "localisation.instance_evaluation": (
+            "InstanceEvaluation InstanceOptions evaluate_instances"
+        ),
+        "metrics": "InstanceMetrics METRICS Metric SlideMetrics confusion_matrix instance_auc",
+        "prediction": "InstanceScores Prediction",
+        "prediction_table": "PredictionTable by_patient without_patients",
+        "predictor": "iter_predictions predict",
+        "ranking": "sensitivity_at_specificity",
+        "summary": "FoldMetrics MetricSummary evaluate summarise write_metrics",
+        "uncertainty.analysis": "uncertainty_over_folds",
+        "uncertainty.conformal": "fit_conformal",
+        "uncertainty.decisions": "fit_deferral",
+        "uncertainty.measures": "correct_versus_wrong error_auroc selective_prediction",
+        "uncertainty.temperature": "fit_temperature",
+    }
     __getattr__, __dir__ = names_on_demand(
-        __name__,
-        {
-            "Assessment": "assessment",
-            "AssessmentOptions": "assessment",
-            "BrierDecomposition": "calibration",
-            "Comparison": "comparison.result",
-            "FoldMetrics": "summary",
-            "FoldPredictions": "comparison.comparability",
-            "InstanceEvaluation": "localisation.instance_evaluation",
-            "InstanceMetrics": "metrics",
-            "InstanceOptions": "localisation.instance_evaluation",
-            "InstanceScores": "prediction",
-            "Interval": "bootstrap",
-            "Intervals": "bootstrap",
-            "METRICS": "metrics",
-            "Metric": "metrics",
-            "MetricSummary": "summary",
-            "Prediction": "prediction",
-            "PredictionTable": "prediction_table",
-            "SlideMetrics": "metrics",
-            "TestedFold": "assessment",
-            "adaptive_calibration_error": "calibration",
-            "assess": "assessment",
-            "bootstrap_intervals": "bootstrap",
-            "brier_decomposition": "calibration",
-            "brier_score": "calibration",
-            "by_patient": "prediction_table",
-            "check_own_test_slides": "comparison.comparability",
-            "compare": "comparison.compare",
-            "confusion_matrix": "metrics",
-            "correct_versus_wrong": "uncertainty.measures",
-            "corrected_t_test": "comparison.significance",
-            "delong_test": "comparison.delong",
-            "error_auroc": "uncertainty.measures",
-            "evaluate": "summary",
-            "evaluate_instances": "localisation.instance_evaluation",
-            "expected_calibration_error": "calibration",
-            "fit_conformal": "uncertainty.conformal",
-            "fit_deferral": "uncertainty.decisions",
-            "fit_temperature": "uncertainty.temperature",
-            "holm": "comparison.significance",
-            "instance_auc": "metrics",
-            "iter_predictions": "predictor",
-            "lipschitz_paths": "lipschitz",
-            "negative_log_likelihood": "calibration",
-            "paired_t_test": "comparison.significance",
-            "predict": "predictor",
-            "reliability_curve": "calibration",
-            "selective_prediction": "uncertainty.measures",
-            "sensitivity_at_specificity": "ranking",
-            "summarise": "summary",
-            "uncertainty_over_folds": "uncertainty.analysis",
-            "wilcoxon_test": "comparison.significance",
-            "without_patients": "prediction_table",
-            "write_assessment": "assessment",
-            "write_comparison_tables": "comparison.tables",
-            "write_metrics": "summary",
-        },
+        __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
     )
 
 __all__ = [

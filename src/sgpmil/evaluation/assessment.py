@@ -49,7 +49,7 @@ __all__ = ["Assessment", "AssessmentOptions", "TestedFold", "assess", "write_ass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestedFold:
-    """What a fold's model said of the fold's own slides.
+    """Predictions of a fold's model for the fold's own slides.
 
     Args:
         name: Name of the fold.
@@ -70,7 +70,7 @@ class TestedFold:
 
 @dataclass(frozen=True, slots=True)
 class AssessmentOptions:
-    """How predictions are measured.
+    """Options of an assessment.
 
     Args:
         patients: Give each patient one prediction, the mean of the slides'.
@@ -91,7 +91,7 @@ class AssessmentOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assessment:
-    """What was measured.
+    """Metrics of a run, or of any other system.
 
     Args:
         folds: Metrics of each fold.
@@ -100,10 +100,10 @@ class Assessment:
             for a fold with a single slide.
         confusion: Slides of each label (rows) and predicted class (columns), over all folds.
         brier: Parts of the Brier score of each fold.
-        uncertainty: Whether the uncertainty points at the errors.
+        uncertainty: Analysis of the uncertainty as a sign of errors.
         instances: How well the scores of instances find the positive ones; None where no
             instance has a label.
-        notes: What to know of the numbers, a sentence each.
+        notes: Notes on the numbers, a sentence each.
     """
 
     folds: tuple[FoldMetrics, ...]
@@ -253,7 +253,7 @@ def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
 
     Args:
         folder: Where to; made where absent.
-        assessment: What was measured.
+        assessment: The assessment.
 
     Returns:
         The files written.
@@ -279,7 +279,7 @@ def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
         if rows:
             tables[f"{name}.csv"] = (tuple(rows[0]), [tuple(row.values()) for row in rows])
         else:
-            # Of an earlier assessment, nothing stays beside the new one.
+            # Tables of an earlier assessment do not stay beside the new ones.
             (folder / f"{name}.csv").unlink(missing_ok=True)
     write_metrics(folder / "metrics.parquet", assessment.folds)
     for name, (header, content) in tables.items():

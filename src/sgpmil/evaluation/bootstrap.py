@@ -71,7 +71,7 @@ class Intervals:
 def bootstrap_intervals(
     table: PredictionTable, rounds: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Intervals:
-    r"""Give percentile bootstrap intervals of every metric over slides.
+    r"""Compute percentile bootstrap intervals of every metric over slides.
 
     Slides of one patient are not independent, so patients are resampled: each round draws as
     many patients as there are, with replacement, and takes all slides of each as often as it was
@@ -79,9 +79,9 @@ def bootstrap_intervals(
     interval of level $1 - \alpha$ is $[m_{(\alpha/2)}, m_{(1 - \alpha/2)}]$.
 
     A round without a slide of some class leaves AUC and others undefined; it is left out for
-    them, and `Interval.num_rounds` tells how many remain. The interval speaks of other patients
-    for the same trained model, not of other training sets. It cannot reach beyond what was seen:
-    a metric that is perfect on the table has an interval of no width.
+    them, and `Interval.num_rounds` is the number that remain. The interval covers other patients
+    for the same trained model, not other training sets. It cannot reach beyond the observed
+    slides: a metric that is perfect on the table has an interval of no width.
 
     Round r depends on the seed, r and the number of patients alone: tables of the same patients
     are resampled alike, and neither the order of the slides nor the number of processors matters.

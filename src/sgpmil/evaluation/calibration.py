@@ -226,7 +226,7 @@ def bin_sums(
 def checked_probabilities(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = 1
 ) -> tuple[Float[np.ndarray, "n C"], Int[np.ndarray, " n"]]:
-    """Give probabilities (n, C) and labels as arrays, or refuse them.
+    """Check probabilities and labels, and return them as arrays.
 
     Args:
         probs: Probabilities (n, C), or those of the second of two classes (n,).
@@ -296,7 +296,7 @@ class BrierDecomposition:
 def brier_decomposition(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
 ) -> BrierDecomposition:
-    r"""Take the Brier score apart into reliability, resolution and uncertainty.
+    r"""Decompose the Brier score into reliability, resolution and uncertainty.
 
     For each class c let $o_i = [y_i = c]$, and put the n slides into bins b of equal width by
     $p_{i,c}$ (closed on the left; the last one holds 1), with means $\bar p_b$ and $\bar o_b$

@@ -1,4 +1,4 @@
-r"""How much a model's paths can amplify a change of an instance's features, at most.
+r"""Lipschitz bounds of a model: how much a path can amplify a change of the features.
 
 A path of linear layers $W_l$ with activations of Lipschitz constant $L_l$ has
 
@@ -27,12 +27,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sgpmil.errors import CheckpointError
-from sgpmil.evaluation.summary import MetricSummary
+from sgpmil.evaluation.summary import MetricSummary, summarise_values
 from sgpmil.models.abmil import ABMIL
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
@@ -146,16 +145,9 @@ def summarise_paths(folds: Sequence[Sequence[LipschitzPath]]) -> tuple[MetricSum
             f"Expected the models of one run, but got {len(names)} kinds of model. "
             "Name the folder of a run with a trained fold."
         )
-    bounds = np.array([[path.bound for path in paths] for paths in folds])
     return tuple(
-        MetricSummary(
-            name=name,
-            mean=float(values.mean()),
-            sd=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-            values=tuple(values.tolist()),
-            num_undefined=0,
-        )
-        for name, values in zip(next(iter(names)), bounds.T, strict=True)
+        summarise_values(name, [paths[number].bound for paths in folds])
+        for number, name in enumerate(next(iter(names)))
     )
 
 

@@ -82,11 +82,6 @@ class Metric:
     targets: tuple[str, ...] = ("class",)
 
     @property
-    def higher_is_better(self) -> bool:
-        """Whether the larger of two values is the better one."""
-        return self.better == "higher"
-
-    @property
     def arrow(self) -> str:
         """Arrow that points to better values: ↑, ↓ or nothing."""
         return {"higher": "↑", "lower": "↓", "neither": ""}[self.better]

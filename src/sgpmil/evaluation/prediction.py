@@ -13,7 +13,7 @@ __all__ = ["InstanceScores", "NamedSlide", "Prediction", "ScoreKind", "SlideName
 
 
 ScoreKind = Literal["attention", "evidence"]
-"""`attention`: where the model looked. `evidence`: what an instance adds to a class's logit."""
+"""`attention`: weight of an instance. `evidence`: its share in a class's logit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +166,7 @@ RANGE_TOLERANCE = 1e-6
 
 @runtime_checkable
 class NamedSlide(Protocol):
-    """What a prediction takes over from a bag."""
+    """Fields that a prediction takes over from a bag."""
 
     @property
     def slide_id(self) -> str:
@@ -186,7 +186,7 @@ class NamedSlide(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """What a model says of one slide.
+    """A model's prediction of one slide.
 
     Args:
         slide_id: Name of the slide.
@@ -215,16 +215,15 @@ class Prediction:
         """Class of the largest probability (the first of equal ones)."""
         return int(np.argmax(self.probs))
 
-    def told(self, class_index: int, digits: int = 2) -> str:
-        """Tell a class's probability, with its deviation where the model gives one.
+    def probability_text(self, class_index: int, digits: int = 2) -> str:
+        """Format a class's probability, with its standard deviation where the model gives one.
 
-        What would be rounded to certainty is told as what it is beyond.
+        A probability that would be rounded to 0 or 1 is written as a bound: ``>0.99``.
 
         Example:
-            >>> Prediction.from_samples("a", "a", None, np.array([[0.25, 0.75]])).told(1)
-            '0.75'
-            >>> Prediction.from_samples("a", "a", None, np.array([[0.002, 0.998]])).told(1)
-            '>0.99'
+            >>> one = Prediction.from_samples("a", "a", None, np.array([[0.002, 0.998]]))
+            >>> one.probability_text(1), one.probability_text(1, digits=3)
+            ('>0.99', '0.998')
         """
         least = 10.0**-digits
         prob, std = float(self.probs[class_index]), float(self.std[class_index])
@@ -316,7 +315,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class SlideName:
-    """A slide of which nothing else is at hand.
+    """Name, patient and label of a slide.
 
     Args:
         slide_id: Its name.

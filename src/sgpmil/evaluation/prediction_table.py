@@ -110,7 +110,7 @@ def check_predictions(
     slide_ids: Sequence[str],
     where: str,
 ) -> None:
-    """Refuse what cannot be a table of predictions.
+    """Check the columns of a table of predictions.
 
     Args:
         probs: Probability of each class for each slide.
@@ -184,7 +184,7 @@ def patient_ids(table: PredictionTable) -> tuple[str, ...]:
 
 
 def without_patients(table: PredictionTable) -> PredictionTable:
-    """Take each slide for its own patient, as where the cases are placeholders.
+    """Treat each slide as its own patient, for example where the cases are placeholders.
 
     Args:
         table: Predictions.
@@ -201,8 +201,8 @@ def by_patient(table: PredictionTable) -> PredictionTable:
        \operatorname{var}(p) = \frac{1}{K^2} \sum_{k,l} \operatorname{cov}(p_k, p_l) $$
 
     over the patient's K slides. The slides share the weights of one model, so their
-    probabilities vary together over its posterior; by how much, the deviations of the single
-    slides do not tell. The standard deviation, the expected entropy and the mutual information
+    probabilities vary together over its posterior; the deviations of the single slides do not
+    show by how much. The standard deviation, the expected entropy and the mutual information
     of a patient with several slides are therefore NaN, as unknown. A patient with one slide
     keeps all of that slide's. The entropy is that of the mean probabilities.
 

@@ -1,4 +1,4 @@
-"""A model and bags become predictions."""
+"""Predictions of a model for bags."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -121,7 +121,7 @@ def _most_instances(model: MILModel, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """Bags, and what the model says of them, which a GPU may not have computed yet."""
+    """Bags and the model's output for them, which a GPU may not have computed yet."""
 
     bags: list[Bag]
     output: ModelOutput

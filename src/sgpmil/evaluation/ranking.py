@@ -132,8 +132,8 @@ def sensitivity_at_specificity(
        \sum_j [s_j < s_i] \ge s \Bigr]. $$
 
     It is 0 where only a threshold above every score is specific enough. The threshold is chosen
-    on the slides it is measured on, which flatters: the sensitivity to expect of new slides is
-    that of a threshold chosen on others.
+    on the slides it is measured on, which is optimistic: for new slides expect the sensitivity
+    of a threshold chosen on others.
 
     Args:
         scores: Score of each item.

@@ -1,4 +1,4 @@
-"""Values of metrics over many resampled tables at once, from how often each slide was drawn."""
+"""Fast metrics of many resampled tables at once, from the counts of drawn slides."""
 
 import math
 from collections.abc import Iterator

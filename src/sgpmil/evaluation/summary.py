@@ -20,7 +20,14 @@ from sgpmil.evaluation.metrics import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 
-__all__ = ["FoldMetrics", "MetricSummary", "evaluate", "summarise", "write_metrics"]
+__all__ = [
+    "FoldMetrics",
+    "MetricSummary",
+    "evaluate",
+    "summarise",
+    "summarise_values",
+    "write_metrics",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
     has_instances = any(fold.instance is not None for fold in folds)
     metrics = (*SLIDE_METRICS, *(INSTANCE_METRICS if has_instances else ()))
     rows = [fold.row for fold in folds]
-    return tuple(_summary(metric.key, [row[metric.key] for row in rows]) for metric in metrics)
+    return tuple(summarise_values(m.key, [row[m.key] for row in rows]) for m in metrics)
 
 
 def write_metrics(path: str | os.PathLike[str], folds: Sequence[FoldMetrics]) -> None:
@@ -144,7 +151,13 @@ def write_metrics(path: str | os.PathLike[str], folds: Sequence[FoldMetrics]) ->
         pq.write_table(pa.table(columns), temporary)
 
 
-def _summary(name: str, found: Sequence[float | None]) -> MetricSummary:
+def summarise_values(name: str, found: Sequence[float | None]) -> MetricSummary:
+    """Summarise one number over folds; see `summarise`.
+
+    Args:
+        name: Name of the number.
+        found: Its value in each fold; None or NaN where undefined.
+    """
     values = tuple(math.nan if value is None else value for value in found)
     defined = [value for value in values if not math.isnan(value)]
     return MetricSummary(

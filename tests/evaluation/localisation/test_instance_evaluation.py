@@ -88,7 +88,7 @@ def test_notes(tmp_path, folder):
         "Annotations of no predicted slide: x0, x1, x2, x3, x4 and 1 more (6).",
         "Positive slides without annotations, left out: t9 (1).",
         "Positive slides whose annotations have no positive region, left out: t8 (1).",
-        "Negative slides whose annotations have a positive region, which is not believed: n0 (1).",
+        "Negative slides whose annotations have a positive region, which is ignored: n0 (1).",
     )
 
 

@@ -63,8 +63,8 @@ def test_an_overconfident_model_gets_better():
     validation = model_table(300, 3, seed=2, sharpness=3, name="v")
     scaled = uncertainty_analysis(test, validation).scaled
     assert scaled.temperature.value > 2
-    assert scaled.after.ece < scaled.before.ece
-    assert scaled.after.nll < scaled.before.nll
+    assert scaled.after["ece"] < scaled.before["ece"]
+    assert scaled.after["nll"] < scaled.before["nll"]
 
 
 @settings(max_examples=30)
@@ -189,7 +189,7 @@ def test_calibration_rows(folds):
     temperatures = [fold.scaled.temperature.value for fold in own]
     assert rows["temperature"].mean == pytest.approx(np.mean(temperatures))
     assert math.isnan(rows["temperature"].pooled)
-    assert rows["ECE after"].values == tuple(fold.scaled.after.ece for fold in own)
+    assert rows["ECE after"].values == tuple(fold.scaled.after["ece"] for fold in own)
     covered = sum(int(fold.sets[1].class_covered.sum()) for fold in own)
     assert rows["APS: coverage"].pooled == pytest.approx(covered / 120)
     sizes = [fold.sets[0].mean_size for fold in own]

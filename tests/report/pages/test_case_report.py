@@ -22,7 +22,10 @@ def test_what_is_said_of_a_slide_is_what_was_predicted(run_material):
     assert [line.name for line in case.classes] == ["tumour", "normal"]
     assert [line.probability for line in case.classes] == pytest.approx(own.probs[::-1])
     assert [line.std for line in case.classes] == pytest.approx(own.std[::-1])
-    assert [line.told for line in case.classes] == [own.told(1), own.told(0)]
+    assert [line.told for line in case.classes] == [
+        own.probability_text(1),
+        own.probability_text(0),
+    ]
     assert "fold 1" in case.origin
     assert "model sgpmil" in case.origin
     assert case.label == "The data set labels this slide “tumour”: the prediction agrees."
@@ -50,7 +53,7 @@ def test_a_slide_of_several_folds_is_told_by_the_first(run_material):
     p = first.test.predictions[0]
     assert case.other_folds == (
         "Models of other folds tested it as well: fold 2 "
-        f"{('normal', 'tumour')[p.predicted_class]} {p.told(p.predicted_class)}."
+        f"{('normal', 'tumour')[p.predicted_class]} {p.probability_text(p.predicted_class)}."
     )
     assert "fold 0" in case.origin
 

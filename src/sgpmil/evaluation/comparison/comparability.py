@@ -1,4 +1,4 @@
-"""Whether predictions may be compared: each fold on its own test slides, all runs on the same."""
+"""Checks that runs are comparable: each fold on its own test slides, all runs on the same."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ TestSets = Literal["one", "same", "overlapping", "disjoint"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldPredictions:
-    """What a fold's model said of its test slides, and how right it was.
+    """Predictions of a fold's test slides, and their metrics.
 
     Args:
         metrics: Metrics of the fold, with its name.
@@ -46,7 +46,7 @@ class FoldPredictions:
     def of(name: str, table: PredictionTable, split: Fold | None = None) -> "FoldPredictions":
         """Check and evaluate the predictions of a fold.
 
-        The scores of instances are measured and let go: those of several runs together may not
+        The scores of instances are measured and dropped: those of several runs together may not
         fit in memory.
 
         Args:
@@ -66,7 +66,7 @@ class FoldPredictions:
 
 @dataclass(frozen=True, slots=True)
 class FoldDesign:
-    """How the folds of a run share slides.
+    """Overlap of the slides of a run's folds.
 
     Args:
         test_sets: ``one`` fold alone, the ``same`` test slides in all folds, ``overlapping`` ones,
@@ -141,7 +141,7 @@ def check_same_test_sets(runs: Mapping[str, Sequence[FoldPredictions]]) -> None:
 
 
 def fold_design(folds: Sequence[FoldPredictions]) -> FoldDesign:
-    """Tell how folds share test and training slides.
+    """Measure how folds share test and training slides.
 
     Args:
         folds: Folds of a run.

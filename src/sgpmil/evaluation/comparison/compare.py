@@ -1,4 +1,4 @@
-"""Runs against a reference: the same slides, fold by fold, metric by metric."""
+"""Comparison of runs with a reference, on the same slides, by fold and metric."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 DEFAULT_METRICS = ("balanced_accuracy", "accuracy", "auc", "kappa", "ace", "nll", "brier")
-"""The metrics over slides that are compared unless others are asked for."""
+"""Metrics over slides that are compared by default."""
 
 _INSTANCE_METRICS = tuple(metric.key for metric in INSTANCE_METRICS)
 

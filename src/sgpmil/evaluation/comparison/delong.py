@@ -1,4 +1,4 @@
-r"""Whether two scores of the same slides differ in their area under the ROC curve.
+r"""DeLong's test of the difference of two areas under the ROC curve.
 
 DeLong, DeLong and Clarke-Pearson (1988) treat the area as a mean of two kinds of placement. With
 positives $x_i$, negatives $y_j$ and $\psi(x, y) = [x > y] + \tfrac12 [x = y]$,
@@ -58,7 +58,7 @@ class AucTest:
 def auc_covariance(
     scores: Float[np.ndarray, "M n"], positive: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """Give the areas of several scores of the same slides, and their covariance.
+    """Compute the areas of several scores of the same slides, and their covariance.
 
     Args:
         scores: Each score of each slide.
@@ -175,7 +175,7 @@ def _reason(
 
 
 def _spread(placements: Float[np.ndarray, "M k"]) -> Float[np.ndarray, "M M"]:
-    """Give the covariance of the mean of k placements."""
+    """Compute the covariance of the mean of k placements."""
     num = placements.shape[1]
     if num < 2:
         return np.full((len(placements), len(placements)), np.nan)

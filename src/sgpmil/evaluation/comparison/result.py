@@ -59,7 +59,7 @@ class ClassAucTest:
 
     Args:
         run: Name of the run that the reference is compared with.
-        class_name: Class that is told from the rest.
+        class_name: Class that is ranked against the rest.
         test: The test.
         p_holm: Its p-value, adjusted for the number of runs and classes.
     """
@@ -83,7 +83,7 @@ class Comparison:
         auc_tests: DeLong's tests, where all folds have one test set.
         design: How the folds share slides.
         alpha: Level below which an adjusted p-value is marked.
-        notes: What to know when reading the result, a sentence each.
+        notes: Limits of the result, a sentence each.
     """
 
     runs: tuple[str, ...]
@@ -121,7 +121,7 @@ class Comparison:
         return next(found, None)
 
     def is_marked(self, run: str, metric: str) -> bool:
-        """Say whether the reference is significantly better than a run in a metric."""
+        """Return whether the reference is significantly better than a run in a metric."""
         test = self.test(run, metric)
         return test is not None and test.marking_holm < self.alpha
 
@@ -132,7 +132,7 @@ def comparison_notes(
     design: FoldDesign,
     tests: Sequence[RunTest],
 ) -> tuple[str, ...]:
-    """Tell what limits a comparison.
+    """List the limits of a comparison.
 
     Args:
         given: Folds of each run.

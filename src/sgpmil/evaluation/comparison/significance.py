@@ -67,7 +67,7 @@ class PairedTest:
 
 
 def better_alternative(metric: str) -> Alternative:
-    """Give the alternative under which the first system is the better one.
+    """Return the alternative under which the first system is the better one.
 
     Args:
         metric: Key of the metric, as in `METRICS`.
@@ -165,7 +165,7 @@ def wilcoxon_test(a: FoldValues, b: FoldValues, alternative: Alternative = "grea
 
     Differences of 0 are dropped, as Wilcoxon did. The statistic is the sum of the ranks of
     $|d_k|$ (the mean rank for ties) over the positive differences. Its distribution is exact for
-    any number of folds, with or without ties: all $2^n$ signs of the ranks at hand are counted.
+    any number of folds, with or without ties: all $2^n$ signs of the ranks are counted.
     The p-value cannot be below $2^{-n}$ (two-sided $2^{1-n}$), so fewer than five folds never
     reach .05.
 

@@ -36,14 +36,14 @@ __all__ = [
 
 
 DASH = "–"
-"""What stands for a number that is not defined."""
+"""Text of a number that is not defined."""
 
 _DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """What a table shows of a run's metric.
+    """A run's metric as a table shows it.
 
     Args:
         mean: Mean over folds; NaN where undefined.
@@ -61,12 +61,12 @@ class TableCell:
 
 
 def row_order(comparison: Comparison) -> tuple[str, ...]:
-    """Give the runs as rows: in the order given, the reference last."""
+    """List the runs as rows: in the order given, the reference last."""
     return (*comparison.runs[1:], comparison.reference)
 
 
 def table_cell(comparison: Comparison, run: str, metric: str) -> TableCell:
-    """Give what a table shows of a run's metric."""
+    """Return a run's metric as a table shows it."""
     printed = {name: fixed(comparison.summary(name, metric).mean) for name in comparison.runs}
     values = {float(text) for text in printed.values() if text != DASH}
     better = get_metric(metric).better
@@ -84,7 +84,7 @@ def table_cell(comparison: Comparison, run: str, metric: str) -> TableCell:
 
 
 def fixed(value: float, *, sign: str = "") -> str:
-    """Print a number with three decimals, a dash where it is undefined.
+    """Format a number with three decimals; a dash where it is undefined.
 
     Example:
         >>> fixed(0.98), fixed(float("nan")), fixed(0.1, sign="+")
@@ -94,7 +94,7 @@ def fixed(value: float, *, sign: str = "") -> str:
 
 
 def p_value(p: float) -> str:
-    """Print a p-value with two digits that count, a dash where it is undefined.
+    """Format a p-value with two significant digits; a dash where it is undefined.
 
     Example:
         >>> p_value(0.0123), p_value(0.00001234), p_value(1.0)
@@ -104,7 +104,7 @@ def p_value(p: float) -> str:
 
 
 def p_value_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give header and rows of the tests across folds, p-values adjusted in parentheses."""
+    """Return header and rows of the tests across folds, p-values adjusted in parentheses."""
     header: tuple[str, ...] = (
         "metric",
         "run",
@@ -115,7 +115,7 @@ def p_value_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[st
     )
     adjusted = len(comparison.runs) > 2
 
-    def told(test: PairedTest | None, holm: float) -> str:
+    def format_test(test: PairedTest | None, holm: float) -> str:
         if test is None or math.isnan(test.p_value):
             return DASH
         return p_value(test.p_value) + (f" ({p_value(holm)})" if adjusted else "")
@@ -125,9 +125,9 @@ def p_value_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[st
             get_metric(test.metric).name,
             test.run,
             fixed(test.paired.difference, sign="+"),
-            told(test.paired, test.paired_holm),
-            told(test.corrected, test.corrected_holm),
-            told(test.wilcoxon, test.wilcoxon_holm),
+            format_test(test.paired, test.paired_holm),
+            format_test(test.corrected, test.corrected_holm),
+            format_test(test.wilcoxon, test.wilcoxon_holm),
         )
         for test in comparison.tests
     ]
@@ -135,7 +135,7 @@ def p_value_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[st
 
 
 def delong_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give header and rows of DeLong's tests."""
+    """Return header and rows of DeLong's tests."""
     header: tuple[str, ...] = (
         "run",
         "class",
@@ -398,7 +398,7 @@ def comparison_latex(comparison: Comparison) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""Escape what LaTeX would take for commands.
+    r"""Escape the characters that are commands in LaTeX.
 
     Example:
         >>> print(latex_text("sgpmil_v2 & 50%"))
@@ -454,7 +454,7 @@ def _latex_cell(cell: TableCell) -> str:
 
 
 def _short(value: float) -> str:
-    """Print .964 for 0.964, as the paper does; nothing where undefined."""
+    """Format 0.964 as .964, as the paper does; empty where undefined."""
     text = fixed(value)
     return "" if text == DASH else text.replace("0.", ".", 1) if abs(value) < 1 else text
 

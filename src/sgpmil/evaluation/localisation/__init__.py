@@ -1,16 +1,13 @@
-"""How well the scores of instances find the positive ones, which no model saw the labels of.
+"""Localisation: instance scores against the labels of instances, which no model saw.
 
-====================  ==========================================================================
-file                  holds
-====================  ==========================================================================
-annotated             annotations of slides become labels of instances
-scored_slides         scores and labels of a slide's instances; uniform and random attention
-threshold             instances called positive at a threshold, and where to put it
-localisation          AUC, average precision, accuracy, F1 and calibration of instance scores
-instance_uncertainty  whether the spread of a score points at wrong calls
-detections            from scores of patches to places
-lesion_detection      lesions found; `froc` is the curve, CAMELYON16's and that of digit bags
-pixel_protocol        the published protocol, in which background counts
-instance_evaluation   all of it for the folds of a run
-====================  ==========================================================================
+===================  ===========================================================================
+file                 contents
+===================  ===========================================================================
+scored_slides        scores of instances; labels from annotations; uniform and random baselines
+threshold            choice of a threshold, and metrics of the calls that it makes
+localisation         AUC, average precision, F1, calibration and uncertainty of instance scores
+lesion_detection     detections, lesions found, and the FROC of CAMELYON16 and of digit bags
+pixel_protocol       the published protocol, in which background counts
+instance_evaluation  all of these for the folds of a run
+===================  ===========================================================================
 """

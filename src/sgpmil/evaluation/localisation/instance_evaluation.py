@@ -1,4 +1,4 @@
-"""Everything that is measured of instances, for the folds of a run."""
+"""Evaluation of the instance scores of a run, fold by fold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,14 +41,14 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class InstanceOptions:
-    """How instances are evaluated.
+    """Options of the evaluation of instances.
 
     Args:
         min_coverage: Least share of a patch that is positive; 0 means any overlap.
-        threshold: On which slides to choose the threshold of a score.
-        criterion: What the threshold shall be best for.
+        threshold: Slides on which the threshold of a score is chosen.
+        criterion: Metric that the threshold maximises.
         positive_classes: Classes whose slides hold positive instances (default: all but 0).
-        lesions: What a lesion and a detection are; None for no lesion-level evaluation.
+        lesions: Definition of a lesion and a detection; None for no lesion-level evaluation.
         pixels: Also evaluate by the published pixel protocol.
         slide_sizes: Width and height of slides in level-0 pixels, for the pixel protocol.
         seed: Seed of the `random` attention.
@@ -81,7 +81,7 @@ class InstanceFrocRow:
 
 @dataclass(frozen=True, slots=True)
 class InstanceEvaluation:
-    """What was measured of instances.
+    """Metrics of the instance scores of a run.
 
     Args:
         localisation: Rows of every fold, score and scope.
@@ -89,7 +89,7 @@ class InstanceEvaluation:
         instance_froc: Rows of every fold and score.
         lesions: Rows of every fold and score; empty without annotations.
         pixels: Rows of every fold and score; empty unless asked for.
-        notes: Sentences about what was left out.
+        notes: Notes on slides that were left out, a sentence each.
     """
 
     localisation: tuple[LocalisationRow, ...]
@@ -231,7 +231,7 @@ def _notes(tables: Sequence[AnnotatedTable], unused: tuple[str, ...]) -> tuple[s
     def slides(attribute: str) -> list[str]:
         return sorted({name for table in tables for name in getattr(table, attribute)})
 
-    said = (
+    notes = (
         (list(unused), "Annotations of no predicted slide"),
         (
             slides("without_annotations"),
@@ -243,10 +243,10 @@ def _notes(tables: Sequence[AnnotatedTable], unused: tuple[str, ...]) -> tuple[s
         ),
         (
             slides("contradicted"),
-            "Negative slides whose annotations have a positive region, which is not believed",
+            "Negative slides whose annotations have a positive region, which is ignored",
         ),
     )
-    return tuple(f"{what}: {_some(names)} ({len(names)})." for names, what in said if names)
+    return tuple(f"{what}: {_some(names)} ({len(names)})." for names, what in notes if names)
 
 
 def _check(

@@ -117,7 +117,7 @@ IGNORED = -2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlideHits:
-    """The detections of one slide, and what they hit.
+    """Detections of one slide, and the lesions that they hit.
 
     Args:
         scores: Score of each detection.
@@ -169,7 +169,7 @@ class InstanceFroc:
 
 
 def froc(slides: Sequence[SlideHits]) -> Froc:
-    r"""Trace the curve over all slides.
+    r"""Compute the free-response ROC curve over all slides.
 
     $$ \mathrm{sensitivity}(t) = \frac{1}{L} \sum_l \Bigl[\max_{k \in l} s_k \ge t\Bigr], \qquad
        \mathrm{FP}(t) = \frac{1}{n} \sum_{k \notin \cup l} [s_k \ge t] $$
@@ -218,7 +218,7 @@ def froc(slides: Sequence[SlideHits]) -> Froc:
 
 
 def mnist_froc(slides: Sequence[ScoredSlide]) -> InstanceFroc:
-    r"""Give the published FROC of instances: an area over false positives an instance.
+    r"""Compute the published FROC of instances: an area over false positives an instance.
 
     Per positive bag, the area under the true positive rate over
     $\mathrm{FPR} \cdot n_0 / n$, with $n_0$ negatives among n instances. It is
@@ -260,7 +260,7 @@ def _check(slides: Sequence[SlideHits]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LesionSettings:
-    """What a lesion and a detection are.
+    """Definition of a lesion and of a detection.
 
     Args:
         radius: Radius of the non-maximum suppression in patch sizes.
@@ -274,7 +274,7 @@ class LesionSettings:
 
     @staticmethod
     def camelyon16(mpp: float = 0.243) -> "LesionSettings":
-        """Give the rule of CAMELYON16: merged below 75 µm, isolated cells below 275 µm.
+        """Return the rule of CAMELYON16: merged below 75 µm, isolated cells below 275 µm.
 
         Args:
             mpp: Side of a level-0 pixel in µm.
@@ -308,7 +308,7 @@ def lesion_detection(
     seed: int = 0,
     fold: str = "",
 ) -> tuple[LesionRow, ...]:
-    r"""Evaluate every score as a detector of lesions, beside attention without knowledge.
+    r"""Evaluate every score as a detector of lesions, beside uniform and random attention.
 
     The score of a detection is that of its patch, scaled to [0, 1] within the slide, times the
     probability that the slide is positive: the instance score says where, the slide's probability
@@ -317,7 +317,7 @@ def lesion_detection(
     Args:
         table: Predictions with instance scores, coordinates and patch sizes.
         annotations: Folder of the annotations.
-        settings: What a lesion and a detection are.
+        settings: Definition of a lesion and of a detection.
         positive_classes: Classes whose slides hold lesions (default: all but 0).
         seed: Seed of the `random` attention.
         fold: Name of the fold.
@@ -346,7 +346,7 @@ def _lesions(
     classes: tuple[int, ...],
     options: LesionSettings,
 ) -> tuple[dict[str, Lesions], str]:
-    """Find the lesions of each slide that counts; or say why there is no such curve."""
+    """Find the lesions of each slide that counts, or the reason that there is no curve."""
     found = {}
     for prediction in table.predictions:
         if prediction.label is None:

@@ -50,11 +50,11 @@ LOCALISATION_METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class LocalisationRow:
-    """How well one score finds the positive instances; NaN where a number is not defined.
+    """Metrics of one instance score against the instance labels; NaN where not defined.
 
     Args:
         fold: Name of the fold.
-        score: The model's attention or evidence, or attention without knowledge.
+        score: The model's attention or evidence, or the uniform or random baseline.
         scope: What was evaluated together (see `Scope`).
         auc: Area under the ROC curve.
         ap: Average precision; that of `uniform` is the share of positive instances.
@@ -83,11 +83,6 @@ class LocalisationRow:
     num_instances: int
     note: str = ""
 
-    @property
-    def dice(self) -> float:
-        """The Dice coefficient, which of instances is F1."""
-        return self.f1
-
 
 def localisation(
     test: PredictionTable,
@@ -99,7 +94,7 @@ def localisation(
     seed: int = 0,
     fold: str = "",
 ) -> tuple[LocalisationRow, ...]:
-    r"""Evaluate every score in every scope, beside attention without knowledge.
+    r"""Evaluate every score in every scope, beside uniform and random attention.
 
     Scores are scaled to [0, 1] within each slide, over all of its instances. `per_slide` are
     means over the positive slides with positive and negative instances. `pooled` takes the
@@ -108,13 +103,13 @@ def localisation(
     slide shows (attention that sums to 1 is smaller in larger slides: see its `uniform` row).
 
     The threshold is the best on the validation slides, for each score and scope, and never seen
-    by the test slides, unless `best_on_test` asks for what is often published.
+    by the test slides. With `best_on_test` it is the best on the test slides, as often published.
 
     Args:
         test: Predictions with instance scores and labels.
         validation: The same for the validation slides of the fold.
         threshold: On which slides to choose the threshold.
-        criterion: What the threshold shall be best for.
+        criterion: Metric that the threshold maximises.
         positive_classes: Classes whose slides hold positive instances (default: all but 0).
         seed: Seed of the `random` attention.
         fold: Name of the fold.
@@ -195,7 +190,7 @@ UncertaintyScope = Literal["per_slide", "pooled"]
 
 @dataclass(frozen=True, slots=True)
 class InstanceUncertaintyRow:
-    """How well uncertainty ranks wrong calls above right ones; NaN where not defined.
+    """AUROC of uncertainty for wrong calls of instances; NaN where not defined.
 
     Args:
         fold: Name of the fold.
@@ -247,7 +242,7 @@ def instance_uncertainty(
         test: Predictions with instance scores and labels.
         validation: The same for the validation slides of the fold.
         threshold: On which slides to choose the threshold.
-        criterion: What the threshold shall be best for.
+        criterion: Metric that the threshold maximises.
         positive_classes: Classes whose slides hold positive instances (default: all but 0).
         fold: Name of the fold.
 
@@ -308,7 +303,7 @@ def _uncertainty_row(
 def _calls(
     slides: Sequence[ScoredSlide], threshold: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-    """Give the spread, the nearness to the threshold, and whether the call is wrong."""
+    """Return the standard deviation, the nearness to the threshold and the wrong calls."""
     scores = np.concatenate([s.scaled for s in slides])
     positive = np.concatenate([s.positive for s in slides])
     std = np.concatenate([s.scaled_std for s in slides])

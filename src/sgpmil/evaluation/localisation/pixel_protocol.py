@@ -1,15 +1,14 @@
-r"""The published protocol of localisation, over the pixels of a small canvas.
+r"""Published protocol of localisation, over the pixels of a small canvas.
 
-It is here for comparison with published numbers, not for judging a model. Patches are painted on
-a canvas 128 times smaller than the slide; what no patch covers keeps the score 0 and counts as
-negative. Background is never positive and always scores lowest, so that a score without any
-knowledge does well: with tissue on a share a of the canvas and few positive pixels, uniformly
-random scores have the AUC
+Use it to compare with published numbers, not to judge a model. Patches are painted on a canvas 128
+times smaller than the slide. Pixels without a patch keep the score 0 and count as negative.
+Background is never positive and always scores lowest, so even a random score does well: with
+tissue on a share a of the canvas and few positive pixels, uniformly random scores have the AUC
 
 $$ P(s_{\mathrm{positive}} > s_{\mathrm{negative}}) \approx (1 - a) + a / 2, $$
 
 0.95 for a = 0.1, where the AUC among the tissue's patches is 0.5. The rows `uniform` and `random`
-show it, and `tissue_auc` says what is left without the background.
+show it, and `tissue_auc` is the AUC without the background.
 """
 
 import math
@@ -61,7 +60,7 @@ class PixelRow:
         tissue_auc: Area under the ROC curve among the patches of the same slides.
         tissue_share: Share of the canvas that patches cover.
         num_slides: Number of positive slides with annotations.
-        note: What was assumed.
+        note: Assumptions.
     """
 
     fold: str
@@ -97,7 +96,7 @@ def pixel_protocol(
     seed: int = 0,
     fold: str = "",
 ) -> tuple[PixelRow, ...]:
-    """Evaluate every score as published, beside attention without knowledge.
+    """Evaluate every score as published, beside uniform and random attention.
 
     Args:
         table: Predictions whose instances are labelled by the same annotations.

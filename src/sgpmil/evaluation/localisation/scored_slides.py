@@ -1,4 +1,4 @@
-"""Scores and labels of the instances of slides; annotations become the labels."""
+"""Scores and labels of the instances of slides, from predictions and annotations."""
 
 import math
 import zlib
@@ -35,7 +35,7 @@ __all__ = [
 
 
 ScoreName = Literal["attention", "evidence", "uniform", "random"]
-"""`uniform` (1/N each) and `random` are what attention without any knowledge would be."""
+"""`uniform` (1/N each) and `random` are baselines: attention that knows nothing of the slide."""
 
 Scope = Literal["per_slide", "pooled", "pooled_raw"]
 """`per_slide`: each positive slide by itself, then the mean over slides. `pooled`: the instances
@@ -104,7 +104,7 @@ def min_max(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 def positive_classes_of(
     table: PredictionTable, positive_classes: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Give the classes whose slides hold positive instances; by default all but the first.
+    """Return the classes whose slides hold positive instances; by default all but the first.
 
     Args:
         table: Predictions.
@@ -125,7 +125,7 @@ def positive_classes_of(
 
 
 def available_scores(table: PredictionTable) -> tuple[ScoreName, ...]:
-    """Name the scores to evaluate: the model's, and the two without knowledge."""
+    """List the scores to evaluate: the model's own and the two baselines."""
     found = [p.instances for p in table.predictions if p.instances is not None]
     has_evidence = any(scores.evidence_mean is not None for scores in found)
     return (
@@ -208,7 +208,7 @@ def groups_of(slides: Sequence[ScoredSlide], scope: Scope) -> tuple[InstanceGrou
 def instance_values(
     prediction: Prediction, score: ScoreName, positive_classes: Sequence[int], seed: int = 0
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]] | None:
-    """Give the score of every instance of a slide, and its standard deviation.
+    """Return the score of every instance of a slide, and its standard deviation.
 
     Args:
         prediction: The slide.
@@ -259,7 +259,7 @@ class AnnotatedTable:
         without_positive_region: Positive slides whose annotations hold no positive region: the
             two contradict each other, so their instances are unknown.
         contradicted: Negative slides whose annotations hold a positive region; their instances
-            are negative all the same, as the slide's label says.
+            stay negative, as the slide's label says.
     """
 
     table: PredictionTable

@@ -1,4 +1,4 @@
-"""Instances called positive at a threshold, and where to put it."""
+"""Thresholds of instance scores, and metrics of the calls that they make."""
 
 import math
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ __all__ = [
 ]
 
 Criterion = Literal["balanced_accuracy", "accuracy", "f1"]
-"""What the best threshold is the best for."""
+"""Metric that the best threshold maximises."""
 
 ThresholdChoice = Literal["validation", "best_on_test"]
-"""`best_on_test` is what is often published: its numbers are too good."""
+"""`best_on_test` is often published; its numbers are optimistic."""
 
 _TIE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class CallMetrics:
-    """How right the calls of instances are; NaN where not defined.
+    """Metrics of the calls of instances; NaN where not defined.
 
     Args:
         balanced_accuracy: Mean recall of the kinds of instance that occur.
@@ -51,7 +51,7 @@ class CallMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ChosenThreshold:
-    """A threshold, or why there is none.
+    """A threshold, or the reason that there is none.
 
     Args:
         value: Instances with at least this score are called positive; NaN where there is none,
@@ -153,7 +153,7 @@ def choose_threshold(
         validation: Slides of the same fold's validation set, where there is one.
         scope: What is evaluated together.
         choice: On which slides to choose.
-        criterion: What it shall be best for.
+        criterion: Metric that the threshold maximises.
     """
     if choice == "best_on_test":
         value = best_threshold(groups_of(test, scope), criterion)
@@ -173,7 +173,7 @@ def _values(
     num_positive: int,
     num_negative: int,
 ) -> Float[np.ndarray, " K"]:
-    """Give a metric for each pair of counts of true and false positives."""
+    """Compute a metric for each pair of counts of true and false positives."""
     if num_positive + num_negative == 0:
         return np.full(len(true), np.nan)
     if criterion == "accuracy":

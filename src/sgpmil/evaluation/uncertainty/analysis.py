@@ -4,15 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.calibration import (
-    adaptive_calibration_error,
-    expected_calibration_error,
-    negative_log_likelihood,
-)
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.summary import MetricSummary, summarise_values
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalMethod,
     SetMetrics,
@@ -34,7 +29,6 @@ from sgpmil.evaluation.uncertainty.measures import (
 from sgpmil.evaluation.uncertainty.temperature import Temperature, fit_temperature
 
 __all__ = [
-    "Confidence",
     "FoldsUncertainty",
     "MeasureAnalysis",
     "ScaledConfidence",
@@ -42,7 +36,6 @@ __all__ = [
     "UncertaintyRow",
     "measure_analysis",
     "pooled_table",
-    "table_confidence",
     "uncertainty_analysis",
     "uncertainty_over_folds",
 ]
@@ -50,10 +43,15 @@ __all__ = [
 
 METHODS: tuple[ConformalMethod, ...] = ("lac", "aps")
 
+_CALIBRATION = ("ece", "ace", "nll")
+
+_SHOWN = COVERAGES.index(0.8)
+"""The coverage that the grid has room for."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasureAnalysis:
-    """What one measure of uncertainty is good for.
+    """Analysis of one measure of uncertainty.
 
     Args:
         measure: The measure.
@@ -69,33 +67,18 @@ class MeasureAnalysis:
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
-    """How well the probabilities of test slides are calibrated.
-
-    Args:
-        ece: Expected calibration error, 10 bins.
-        ace: Adaptive calibration error, 10 bins.
-        nll: Mean negative log-likelihood in nats.
-    """
-
-    ece: float
-    ace: float
-    nll: float
-
-
-@dataclass(frozen=True, slots=True)
 class ScaledConfidence:
-    """What a temperature does to the calibration of test slides.
+    """Calibration of test slides before and after temperature scaling.
 
     Args:
         temperature: The temperature, fitted on the validation slides.
-        before: Calibration of the test slides as predicted.
+        before: ECE, ACE and NLL of the test slides as predicted, by the keys of `METRICS`.
         after: The same with the temperature.
     """
 
     temperature: Temperature
-    before: Confidence
-    after: Confidence
+    before: Mapping[str, float]
+    after: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,9 +89,9 @@ class UncertaintyAnalysis:
         num_slides: Number of test slides with a label.
         num_wrong: Number of them predicted wrong.
         measures: Analysis of each measure, in the order of `UNCERTAINTY_MEASURES`.
-        scaled: What temperature scaling does; None without validation slides.
-        sets: What prediction sets do, for LAC and APS; empty without validation slides.
-        calibration_notes: What to know of temperature and sets, a sentence each.
+        scaled: Calibration before and after temperature scaling; None without validation slides.
+        sets: Metrics of prediction sets of LAC and APS; empty without validation slides.
+        calibration_notes: Notes on temperature and sets, a sentence each.
     """
 
     num_slides: int
@@ -120,7 +103,7 @@ class UncertaintyAnalysis:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know of all numbers, a sentence each."""
+        """Notes on all numbers, a sentence each."""
         # Every set of predictions has this measure: what hinders its test hinders every test.
         welch = self.measures[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
         return (*self.calibration_notes, *([welch] if welch else []))
@@ -156,11 +139,13 @@ def uncertainty_analysis(
     shared = set() if held_out is None else set(known.slide_ids) & set(held_out.slide_ids)
     if shared:
         notes = [
-            f"Temperature and prediction sets are left out, for {len(shared)} test slides are "
-            "validation slides as well."
+            f"Temperature and prediction sets are left out because {len(shared)} test "
+            "slides are validation slides as well."
         ]
     elif held_out is not None and len(held_out):
-        scaled = _scaled(known, fit_temperature(held_out))
+        temperature = fit_temperature(held_out)
+        after = temperature.apply(known)
+        scaled = ScaledConfidence(temperature, _calibration(known), _calibration(after))
         predictors = [fit_conformal(held_out, coverage, method) for method in METHODS]
         sets = tuple(set_metrics(predictor, known) for predictor in predictors)
         # Both methods need as many slides.
@@ -219,57 +204,21 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
     return PredictionTable(tuple(predictions), tables[0].class_names)
 
 
-def _scaled(table: PredictionTable, temperature: Temperature) -> ScaledConfidence:
-    return ScaledConfidence(
-        temperature=temperature,
-        before=table_confidence(table),
-        after=table_confidence(temperature.apply(table)),
-    )
-
-
-def table_confidence(table: PredictionTable) -> Confidence:
-    """Measure the calibration of labelled slides.
-
-    Args:
-        table: Predictions, all with a label.
-    """
-    probs, labels = table.probs, table.labels
-    return Confidence(
-        ece=expected_calibration_error(probs, labels),
-        ace=adaptive_calibration_error(probs, labels),
-        nll=negative_log_likelihood(probs, labels),
-    )
-
-
-_DASH = "–"
-
-_SHOWN = COVERAGES.index(0.8)
-"""The coverage that the grid has room for."""
-
-
 @dataclass(frozen=True, slots=True)
-class UncertaintyRow:
+class UncertaintyRow(MetricSummary):
     """One number of the uncertainty over folds.
 
     Args:
-        name: What it is.
-        mean: Mean over the folds in which it is defined; NaN without any.
-        sd: Sample standard deviation over them; NaN for fewer than two.
-        values: Value of each fold, NaN where undefined.
-        pooled: The number over the slides of all folds together; NaN where there is none such.
+        pooled: The number over the slides of all folds together; NaN where undefined.
     """
 
-    name: str
-    mean: float
-    sd: float
-    values: tuple[float, ...]
     pooled: float
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """Name, mean ± sd and pooled number as they are printed; a dash where undefined."""
+        """Name, mean ± sd and pooled number as text; a dash where undefined."""
         spread = "" if math.isnan(self.sd) else f" ± {self.sd:.3f}"
-        return self.name, f"{_told(self.mean)}{spread}", _told(self.pooled)
+        return self.name, f"{_format_number(self.mean)}{spread}", _format_number(self.pooled)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,7 +233,7 @@ class FoldsUncertainty:
             validation slides.
         pooled_confidence: Calibration of all folds' slides together, before and after each fold's
             temperature; empty unless every fold has validation slides.
-        notes: What to know of these numbers, a sentence each.
+        notes: Notes on these numbers, a sentence each.
     """
 
     folds: tuple[UncertaintyAnalysis, ...]
@@ -345,12 +294,12 @@ class FoldsUncertainty:
             grid.append(
                 (
                     pooled.measure.replace("_", " "),
-                    _told(_mean(areas)),
-                    *([_told(pooled.error_auroc)] if len(areas) > 1 else []),
-                    _told(selective.aurc),
-                    _told(selective.excess_aurc),
-                    _told(selective.accuracies[_SHOWN]),
-                    _told_p(pooled.groups.p_one_sided),
+                    _format_number(summarise_values("", areas).mean),
+                    *([_format_number(pooled.error_auroc)] if len(areas) > 1 else []),
+                    _format_number(selective.aurc),
+                    _format_number(selective.excess_aurc),
+                    _format_number(selective.accuracies[_SHOWN]),
+                    _format_p_value(pooled.groups.p_one_sided),
                 )
             )
         return tuple(grid)
@@ -389,8 +338,9 @@ def uncertainty_over_folds(
     if len(temperatures) == len(folds):
         tests = [test for test, _ in folds]
         after = [t.apply(test.labelled()) for t, test in zip(temperatures, tests, strict=True)]
-        confidence = _told_confidence(table_confidence(pooled_table(tests)), "before")
-        confidence |= _told_confidence(table_confidence(pooled_table(after)), "after")
+        confidence = _calibration_numbers(
+            _calibration(pooled_table(tests)), _calibration(pooled_table(after))
+        )
     welch = pooled[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
     notes = (*_calibration_notes(analyses), *([welch] if welch else []))
     return FoldsUncertainty(analyses, pooled, sets, confidence, notes)
@@ -417,16 +367,21 @@ def _scaled_numbers(scaled: ScaledConfidence | None) -> dict[str, float]:
         return {}
     return {
         "temperature": scaled.temperature.value,
-        **_told_confidence(scaled.before, "before"),
-        **_told_confidence(scaled.after, "after"),
+        **_calibration_numbers(scaled.before, scaled.after),
     }
 
 
-def _told_confidence(found: Confidence, when: str) -> dict[str, float]:
+def _calibration(table: PredictionTable) -> dict[str, float]:
+    return {key: METRICS[key](table) for key in _CALIBRATION}
+
+
+def _calibration_numbers(
+    before: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, float]:
     return {
-        f"ECE {when}": found.ece,
-        f"ACE {when}": found.ace,
-        f"NLL {when}": found.nll,
+        f"{METRICS[key].name} {when}": values[key]
+        for when, values in (("before", before), ("after", after))
+        for key in _CALIBRATION
     }
 
 
@@ -461,31 +416,20 @@ def _rows(
 
 
 def _row(name: str, values: Sequence[float], pooled: float) -> UncertaintyRow:
-    defined = [value for value in values if not math.isnan(value)]
-    return UncertaintyRow(
-        name=name,
-        mean=_mean(values),
-        sd=float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan,
-        values=tuple(values),
-        pooled=pooled,
-    )
+    found = summarise_values(name, values)
+    return UncertaintyRow(name, found.mean, found.sd, found.values, found.num_undefined, pooled)
 
 
-def _mean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not math.isnan(value)]
-    return float(np.mean(defined)) if defined else math.nan
+def _format_number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
 
 
-def _told(value: float) -> str:
-    return _DASH if math.isnan(value) else f"{value:.3f}"
-
-
-def _told_p(p: float) -> str:
-    return "<0.001" if p < 0.001 else _told(p)
+def _format_p_value(p: float) -> str:
+    return "<0.001" if p < 0.001 else _format_number(p)
 
 
 def _calibration_notes(folds: Sequence[UncertaintyAnalysis]) -> tuple[str, ...]:
-    """Say every note once, with the number of folds it is of."""
+    """List every note once, with the number of folds that have it."""
     found = [note for fold in folds for note in fold.calibration_notes]
     return tuple(
         f"{note} ({found.count(note)} of {len(folds)} folds)" if len(folds) > 1 else note

@@ -79,7 +79,7 @@ class ConformalPredictor:
 
     @property
     def note(self) -> str:
-        """Which classes are in every set for want of calibration slides, in one sentence."""
+        """Note on classes with too few calibration slides, which are in every set."""
         if np.isfinite(self.thresholds).all():
             return ""
         needed = math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
@@ -145,7 +145,7 @@ class ConformalPredictor:
 
 
 def conformal_method(name: str) -> ConformalMethod:
-    """Take the name of a method.
+    """Check the name of a method.
 
     Args:
         name: ``lac`` or ``aps``.
@@ -257,7 +257,7 @@ def _aps_scores(
 
 
 def _normalised(probs: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
-    """Let the probabilities of a slide sum to 1, of which a table allows a rounding error."""
+    """Normalise the probabilities of a slide, which sum to 1 up to a rounding error."""
     clipped = np.clip(probs, 0.0, 1.0)
     return np.asarray(clipped / clipped.sum(axis=1, keepdims=True))
 
@@ -272,7 +272,7 @@ def _check_coverage(coverage: float) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SetMetrics:
-    """What prediction sets do on slides with a label; counted, so that folds can be pooled.
+    """Coverage and size of prediction sets on labelled slides, as counts that can be pooled.
 
     Args:
         method: Which score made the sets.
@@ -334,7 +334,7 @@ def set_metrics(predictor: ConformalPredictor, table: PredictionTable) -> SetMet
     """Measure the deterministic sets of a predictor, each of at least one class.
 
     Args:
-        predictor: What makes the sets.
+        predictor: Predictor that makes the sets.
         table: Predictions of slides that did not calibrate it; those without a label are left
             out.
 

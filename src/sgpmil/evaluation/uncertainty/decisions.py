@@ -42,7 +42,7 @@ class DeferralRule:
     num_slides: int
 
     def defers(self, table: PredictionTable) -> Bool[np.ndarray, " n"]:
-        """Say of each slide whether it goes to a human; one of unknown uncertainty does.
+        """Mark the slides that go to a human, those of unknown uncertainty among them.
 
         Args:
             table: Predictions of the model whose validation slides gave the threshold.
@@ -59,7 +59,7 @@ def fit_deferral(
     \rfloor$. A new slide, exchangeable with them, lies above it with the chance
     $1 - k / (n + 1)$, between $s$ and $s + 1 / (n + 1)$ (less where uncertainties are equal,
     for a slide at the threshold is kept). Labels are not needed. A threshold, unlike a share of
-    the slides at hand, decides a single new slide.
+    given slides, decides a single new slide.
 
     Args:
         table: Predictions of validation slides.

@@ -42,7 +42,7 @@ _ZERO = 1e-9
 
 
 def uncertainty_measure(name: str) -> UncertaintyMeasure:
-    """Take the name of a measure.
+    """Check the name of a measure.
 
     Args:
         name: One of `UNCERTAINTY_MEASURES`.
@@ -103,7 +103,7 @@ def error_auroc(table: PredictionTable, measure: UncertaintyMeasure) -> float:
 
     Args:
         table: Predictions; those without a label are left out.
-        measure: What orders the slides (see `uncertainty`).
+        measure: Measure that orders the slides (see `uncertainty`).
 
     Returns:
         The area; NaN without errors, with errors alone, or where a slide lacks the measure.
@@ -113,7 +113,7 @@ def error_auroc(table: PredictionTable, measure: UncertaintyMeasure) -> float:
 
 
 def wrong_slides(table: PredictionTable) -> Bool[np.ndarray, " n"]:
-    """Say of each slide whether its most probable class is not its label.
+    """Mark the slides whose most probable class is not their label.
 
     Args:
         table: Predictions, all with a label.
@@ -172,7 +172,7 @@ class CorrectVersusWrong:
 
     @property
     def note(self) -> str:
-        """Why there is no test, in one sentence; empty where there is one."""
+        """Reason that there is no test, in one sentence; empty where there is one."""
         if not math.isnan(self.t):
             return ""
         if min(self.num_correct, self.num_wrong) < 2:
@@ -182,7 +182,7 @@ class CorrectVersusWrong:
             )
         if math.isnan(self.mean_correct) or math.isnan(self.mean_wrong):
             return f"The predictions do not carry the measure '{self.measure}'."
-        return f"Welch's test is undefined, for '{self.measure}' does not vary."
+        return f"Welch's test is undefined because '{self.measure}' does not vary."
 
 
 def correct_versus_wrong(table: PredictionTable, measure: UncertaintyMeasure) -> CorrectVersusWrong:
@@ -194,8 +194,8 @@ def correct_versus_wrong(table: PredictionTable, measure: UncertaintyMeasure) ->
        \nu = \frac{(v_1 + v_0)^2}{v_1^2 / (n_1 - 1) + v_0^2 / (n_0 - 1)}. $$
 
     The test takes slides for independent: several slides of one patient, or of one slide under
-    several models, make p too small. And it does not tell what `error_auroc` against
-    `max_probability` tells: whether the measure knows more than the probabilities themselves.
+    several models, make p too small. To see whether a measure knows more than the probabilities
+    themselves, compare its `error_auroc` with that of `max_probability`.
 
     Args:
         table: Predictions; those without a label are left out.
@@ -246,7 +246,7 @@ def _welch(wrong: Float[np.ndarray, " w"], correct: Float[np.ndarray, " k"]) -> 
 
 
 COVERAGES = (0.5, 0.7, 0.8, 0.9, 1.0)
-"""Shares of the slides kept at which accuracy is told."""
+"""Shares of the slides kept at which accuracy is reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,10 +289,10 @@ class RiskCoverage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectivePrediction:
-    """What refusing the least certain slides brings.
+    """Accuracy when the least certain slides are refused.
 
     Args:
-        measure: What orders the slides.
+        measure: Measure that orders the slides.
         curve: Errors against the share of slides kept.
         aurc: Area under the curve; lower is better.
         oracle_aurc: Area where every correct slide comes before every wrong one: the least that
@@ -311,7 +311,7 @@ class SelectivePrediction:
 
 
 def risk_coverage(values: Float[np.ndarray, " n"], wrong: Bool[np.ndarray, " n"]) -> RiskCoverage:
-    r"""Trace the risk among the most certain slides, as more and more are kept.
+    r"""Compute the risk among the most certain slides, as more and more are kept.
 
     Slides of equal uncertainty have no order. The risk is the expectation over all their orders,
     so that it does not depend on the order of the rows: after a slides with $w_a$ errors, j of a
@@ -350,7 +350,7 @@ def selective_prediction(
 
     Args:
         table: Predictions; those without a label are left out.
-        measure: What orders the slides.
+        measure: Measure that orders the slides.
 
     Returns:
         The curve and its summaries, NaN where a slide lacks the measure.

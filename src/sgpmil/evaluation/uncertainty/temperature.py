@@ -1,4 +1,4 @@
-"""Temperature scaling: one number, fitted on validation slides, that corrects the confidence."""
+"""Temperature scaling of probabilities, fitted on validation slides."""
 
 import math
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Temperature:
 
     @property
     def note(self) -> str:
-        """What to know of the fit, in one sentence; empty where it is an ordinary one."""
+        """Note on the fit, in one sentence; empty where nothing is unusual."""
         if not self.identified:
             return (
                 "The validation slides say nothing of the temperature, for all classes are "
@@ -60,9 +60,9 @@ class Temperature:
     def apply(self, table: PredictionTable) -> PredictionTable:
         """Scale predictions.
 
-        Standard deviation, expected entropy and mutual information become NaN: what they are
-        after the scaling cannot be told from the mean probabilities alone. Entropy is computed
-        anew; instances stay as they are. The predicted class never changes.
+        Standard deviation, expected entropy and mutual information become NaN: after the scaling
+        they do not follow from the mean probabilities alone. Entropy is computed again; instances
+        stay as they are. The predicted class never changes.
 
         Args:
             table: Predictions of the model whose validation slides gave the temperature.

@@ -65,7 +65,7 @@ def slide_title(prediction: Prediction, class_names: Sequence[str]) -> str:
         class_names: Name of each class.
     """
     predicted = prediction.predicted_class
-    told = f"predicted {class_names[predicted]} {prediction.told(predicted)}"
+    told = f"predicted {class_names[predicted]} {prediction.probability_text(predicted)}"
     if prediction.label is None:
         return f"{prediction.slide_id}: {told}"
     wrong = "" if predicted == prediction.label else " — wrong"

@@ -39,7 +39,8 @@ def write_run_figures(folder: Path, tables: Sequence[PredictionTable]) -> list[P
             continue
         figure = attention_map_figure(
             scores,
-            f"{chosen.slide_id}: {table.class_names[class_index]} {chosen.told(class_index)}",
+            f"{chosen.slide_id}: {table.class_names[class_index]} "
+            f"{chosen.probability_text(class_index)}",
             class_index=class_index,
             class_name=table.class_names[class_index],
         )

@@ -201,7 +201,7 @@ class CaseReports:
                 names[c],
                 float(prediction.probs[c]),
                 float(prediction.std[c]) if self.has_posterior else None,
-                shown.told(c),
+                shown.probability_text(c),
                 None if own.names is None else names[c] in own.names,
             )
             for c in order
@@ -219,7 +219,7 @@ class CaseReports:
             return ""
         names = self.material.class_names
         told = ", ".join(
-            f"fold {fold.name} {names[p.predicted_class]} {p.told(p.predicted_class)}"
+            f"fold {fold.name} {names[p.predicted_class]} {p.probability_text(p.predicted_class)}"
             for fold, p, _ in others[:4]
         )
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""

@@ -163,7 +163,7 @@ def _draw(
         picture = material.sources.picture(prediction.slide_id, label, longest=_LONGEST)
     except SgpmilError as error:
         picture, problem = None, f"The slide is not shown: {error}"
-    title = f"{prediction.slide_id}: {names[predicted]} {prediction.told(predicted)}"
+    title = f"{prediction.slide_id}: {names[predicted]} {prediction.probability_text(predicted)}"
     shown = ClassChoice(names).of(prediction)
     try:
         figure = attention_map_figure(
@@ -212,7 +212,7 @@ def _described(
         link = quote(str(Path("cases") / f"{case_name(p.slide_id)}.html"))
     return SlideCard(
         slide_id=p.slide_id,
-        headline=f"{names[p.predicted_class]} {p.told(p.predicted_class)}, {label}",
+        headline=f"{names[p.predicted_class]} {p.probability_text(p.predicted_class)}, {label}",
         facts=f"fold {one.fold.name}; entropy {told(p.entropy)} nats, of which "
         f"{told(p.mutual_information)} in the model",
         image=image,
