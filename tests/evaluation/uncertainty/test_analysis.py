@@ -46,9 +46,9 @@ def test_one_fold_bundles_the_parts():
     assert found.scaled.temperature == temperature
     for table, told in ((test, found.scaled.before), (temperature.apply(test), found.scaled.after)):
         probs, labels = table.probs, table.labels
-        assert told.ece == expected_calibration_error(probs, labels)
-        assert told.ace == adaptive_calibration_error(probs, labels)
-        assert told.nll == negative_log_likelihood(probs, labels)
+        assert told["ece"] == expected_calibration_error(probs, labels)
+        assert told["ace"] == adaptive_calibration_error(probs, labels)
+        assert told["nll"] == negative_log_likelihood(probs, labels)
     for method, sets in zip(("lac", "aps"), found.sets, strict=True):
         expected = set_metrics(fit_conformal(validation, 0.8, method), test)
         assert (sets.method, sets.coverage) == (method, expected.coverage)
