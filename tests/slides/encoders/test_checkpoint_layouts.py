@@ -5,7 +5,7 @@ pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
 
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.checkpoint_layouts import conch_weights, timm_names
-from sgpmil.slides.encoders.published import build_trunk, load_registered
+from sgpmil.slides.encoders.published import build_trunk
 
 from .stand_ins import random_patches, random_weights, small_entry
 
@@ -73,7 +73,7 @@ def test_a_missing_matrix_is_refused(tmp_path):
     del weights["encoder.layer.1.attention.attention.key.weight"]
     torch.save(weights, tmp_path / "a.bin")
     with pytest.raises(EncoderError, match=r"first: blocks.1.attn.qkv.weight is 96×48 instead of"):
-        load_registered(entry, tmp_path / "a.bin")
+        entry.load(tmp_path / "a.bin")
 
 
 @pytest.mark.parametrize("name", ["phikon", "phikon_v2", "midnight12k"])
@@ -98,7 +98,7 @@ def test_as_transformers_computes_it(tmp_path, name):
             value.copy_(0.3 * torch.randn(value.shape))
     model.eval().save_pretrained(tmp_path)
     entry = small_entry(name)
-    network = load_registered(entry, tmp_path).network.eval()
+    network = entry.load(tmp_path).network.eval()
     images = entry.transform(random_patches(2))
     with torch.inference_mode():
         tokens = model(pixel_values=images).last_hidden_state
@@ -127,7 +127,7 @@ def published(weights):
 def test_a_query_attends_to_the_tokens(tmp_path):
     weights = random_weights(ENTRY)
     torch.save({"state_dict": published(weights)}, tmp_path / "pytorch_model.bin")
-    loaded = load_registered(ENTRY, tmp_path)
+    loaded = ENTRY.load(tmp_path)
     network = loaded.network.eval()
     images = ENTRY.transform(random_patches(2, 448))
     with torch.inference_mode():

@@ -78,7 +78,7 @@ def test_what_is_no_model(tmp_path, script):
 
 def test_what_gives_no_embedding(tmp_path):
     for name, network, words in (
-        ("map", nn.Conv2d(3, 2, 1), r"one embedding an image .*got \(2, 2, 224, 224\)"),
+        ("map", nn.Conv2d(3, 2, 1), r"one embedding for each image .*got \(2, 2, 224, 224\)"),
         ("size", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), "fails on them"),
     ):
         size = 2 if name == "size" else 224

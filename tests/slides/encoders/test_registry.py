@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,15 @@ pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
 pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
 
 from sgpmil.errors import EncoderError
-from sgpmil.slides.encoders import encoder_rows, find_entry, list_encoders
+from sgpmil.plugins import PluginWarning, load_plugins
+from sgpmil.slides.encoders import (
+    encoder_rows,
+    find_entry,
+    list_encoders,
+    load_encoder,
+    register_encoder,
+)
+from sgpmil.slides.encoders import registry as registry_module
 from sgpmil.slides.encoders.published import Pooled, build_trunk
 
 PUBLISHED_MILLIONS = {
@@ -113,6 +122,75 @@ def test_table():
         "CC BY-NC-ND 4.0, to be accepted",
     )
     assert rows[0][4] == "embedded"
+
+
+MEAN_COLOUR = """
+from sgpmil.slides.encoders import register_encoder
+
+@register_encoder("mean-colour", aliases=("mean_rgb",), licence="MIT")
+class MeanColour:
+    dim, input_size, mean, std = 3, 32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+    def __init__(self, weights=None):
+        self.factor = 1.0 if weights is None else float(weights.read_text())
+
+    def __call__(self, images):
+        return self.factor * images.mean((2, 3))
+"""
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The registry, restored after the test; plug-ins are looked for again."""
+    monkeypatch.setattr(registry_module, "_ENTRIES", dict(registry_module._ENTRIES))
+    load_plugins.cache_clear()
+    yield registry_module
+    load_plugins.cache_clear()
+
+
+def install(folder, monkeypatch, **modules):
+    """Install a package whose entry points name the modules."""
+    information = folder / "plug_in-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-in\nVersion: 1.0\n")
+    points = "\n".join(f"{name} = {name}" for name in modules)
+    (information / "entry_points.txt").write_text(f"[sgpmil.encoders]\n{points}\n")
+    for name, code in modules.items():
+        (folder / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_encoders_of_plug_ins(registry, tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, mean_colour=MEAN_COLOUR)
+    encoder = load_encoder("Mean_RGB", device="cpu")
+    assert (encoder.name, encoder.dim, encoder.input_size) == ("mean-colour", 3, 32)
+    patches = torch.full((2, 32, 32, 3), 51, dtype=torch.uint8)
+    torch.testing.assert_close(encoder.encode(patches), torch.full((2, 3), 51 / 255))
+    (tmp_path / "factor").write_text("2")
+    doubled = load_encoder("mean-colour", device="cpu", weights=tmp_path / "factor")
+    torch.testing.assert_close(doubled.encode(patches), torch.full((2, 3), 102 / 255))
+    assert list_encoders()[-1].name == "mean-colour"
+    assert encoder_rows()[1][-1] == ("mean-colour", "3", "32 px", "float32", "embedded", "MIT")
+
+
+def test_a_broken_plug_in_is_left_out(registry, tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, broken="1 / 0", mean_colour=MEAN_COLOUR)
+    with pytest.warns(PluginWarning, match=r"'broken' of sgpmil\.encoders.*division by zero"):
+        assert find_entry("mean-colour").dim == 3
+
+
+def test_names_are_registered_once(registry):
+    class Own:
+        dim, input_size = 3, 8
+
+    register_encoder("own", aliases=("mine",))(Own)
+    register_encoder("own", aliases=("mine",))(Own)  # defined again, as in a notebook
+    for name, more in (("UNI-v2", {}), ("other", {"aliases": ("uni",)}), ("mine", {})):
+        with pytest.raises(EncoderError, match=r"new name for the encoder .*Own, but '.*' is reg"):
+            register_encoder(name, **more)(Own)
+    with pytest.raises(EncoderError, match="to have dim and input_size, but it lacks one"):
+        register_encoder("new")(object)
 
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "encoders.md"

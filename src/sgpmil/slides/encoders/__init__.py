@@ -17,12 +17,14 @@ loading             `load_encoder`, which chooses among these by the name
 from sgpmil.slides.encoders.encoder import Encoder, NetworkEncoder, PatchTransform, Precision
 from sgpmil.slides.encoders.loading import load_encoder
 from sgpmil.slides.encoders.own_models import PatchNetwork
+from sgpmil.slides.encoders.published import PublishedEncoder
 from sgpmil.slides.encoders.registry import (
     DEFAULT_ENCODER,
     EncoderEntry,
     encoder_rows,
     find_entry,
     list_encoders,
+    register_encoder,
 )
 
 __all__ = [
@@ -33,8 +35,10 @@ __all__ = [
     "PatchNetwork",
     "PatchTransform",
     "Precision",
+    "PublishedEncoder",
     "encoder_rows",
     "find_entry",
     "list_encoders",
     "load_encoder",
+    "register_encoder",
 ]

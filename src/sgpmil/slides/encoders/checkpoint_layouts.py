@@ -33,10 +33,10 @@ def positions_on_grid(
     Args:
         positions: Positions (1×(1 + side²)×D), that of the class token first.
         grid: Tokens on a side of the image.
-        interpolation: How.
+        interpolation: Method.
 
     Returns:
-        Positions (1×(1 + grid²)×D); as they were where they fit, or are not of a square.
+        Positions (1×(1 + grid²)×D); unchanged if they fit already, or belong to no square grid.
     """
     num = positions.shape[1] - 1
     side = round(num**0.5)
@@ -76,11 +76,11 @@ _QUERY = "attention.attention.query"
 
 
 def timm_names(weights: Mapping[str, torch.Tensor], grid: int) -> dict[str, torch.Tensor]:
-    """Rename the tensors of a ViT or DINOv2 of transformers as timm has them.
+    """Rename the tensors of a ViT or DINOv2 of transformers as timm names them.
 
-    Names that are not transformers' stay as they are, so that a checkpoint in timm's names passes
-    unchanged, and a wrong one is refused by name. Positions learned on another grid are
-    interpolated as transformers does it, by cubic weights without antialiasing.
+    Other names stay, so that a checkpoint in timm's names passes unchanged, and a wrong checkpoint
+    is refused by name later. Positions learned on another grid are interpolated as transformers
+    does it, with cubic weights and without antialiasing.
 
     Args:
         weights: Tensors by name.
@@ -112,7 +112,7 @@ _NUM_HEADS = 8
 
 
 class _QueryPooling(nn.Module):
-    """One learned query attends to tokens.
+    """Attention of one learned query to tokens.
 
     Args:
         dim: Length of the answer.
@@ -164,7 +164,7 @@ class ConchTower(nn.Module):
 def conch_weights(weights: Mapping[str, torch.Tensor], grid: int) -> dict[str, torch.Tensor]:
     """Pick the tensors of the image tower from CONCH's checkpoint.
 
-    Positions learned on another grid are interpolated as CONCH's own loader does it.
+    Positions learned on another grid are interpolated as CONCH's loader does it.
 
     Args:
         weights: Tensors by name, as published: of both towers and of the caption decoder.

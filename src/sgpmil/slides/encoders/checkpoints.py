@@ -27,10 +27,10 @@ _SHARDS = "model.safetensors.index.json"
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".torch")
 _NESTED = ("state_dict", "model", "teacher", "model_state_dict")
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
-"""Prefixes that data-parallel training, compilation and training frameworks put before names."""
+"""Prefixes of data-parallel training, compilation and training frameworks."""
 _HEADS = ("head.", "fc.", "_fc.", "classifier.", "dino_head.", "ibot_head.", "pooler.")
 _LEFTOVERS = ("mask_token",)
-"""What only training needs."""
+"""Tensors that only training needs."""
 
 
 def weights_file(path: Path) -> Path:
@@ -61,9 +61,9 @@ def weights_file(path: Path) -> Path:
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read the tensors of a checkpoint, by name.
 
-    Safetensors, or what torch saved; nested under ``state_dict``, ``model`` or ``teacher`` or not;
-    with the prefixes of wrappers or without. Nothing but tensors is read: a checkpoint cannot run
-    code.
+    The file is of safetensors or of torch. Its tensors may be nested under ``state_dict``,
+    ``model`` or ``teacher``, and have the prefixes of wrappers. Only tensors are read, so that a
+    checkpoint cannot run code.
 
     Args:
         path: A file, or a folder with one.
@@ -122,7 +122,7 @@ def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for prefix in _WRAPPERS:
         if all(name.startswith(prefix) for name in weights):
             return _unwrapped({name.removeprefix(prefix): value for name, value in weights.items()})
-    # Beside the backbone there are the heads of its training.
+    # Other tensors than the backbone's are heads for training.
     inside = [name for name in weights if name.startswith("backbone.")]
     if inside:
         return _unwrapped({name.removeprefix("backbone."): weights[name] for name in inside})
@@ -132,12 +132,12 @@ def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], what: str) -> None:
     """Put weights into a network; every tensor of it must be there and fit.
 
-    A head that the network does not have is left out.
+    A head that the network lacks is left out.
 
     Args:
-        network: The network; it may be on the meta device, and takes the weights as they are.
+        network: The network, which may be on the meta device. It takes the tensors themselves.
         weights: Tensors by name.
-        what: Whose weights were expected, and where, for the message.
+        what: Name and file of the expected weights, for the message.
 
     Raises:
         EncoderError: A tensor is missing, unknown or of another shape.
@@ -171,16 +171,16 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def hub_failure(repository: str, error: Exception | None) -> EncoderError:
-    """Say why the weights of a repository cannot be had, and what to do.
+    """Return the error of a failed download, with what to do about it.
 
     Args:
         repository: ``owner/name``.
-        error: What went wrong.
+        error: The cause.
     """
     words = " ".join(str(error).split())[:160]
     return EncoderError(
         f"Expected the weights of '{repository}' from Hugging Face's hub or its cache, but they "
-        f"cannot be had ({type(error).__name__}: {words}). Accept the licence at "
+        f"cannot be loaded ({type(error).__name__}: {words}). Accept the licence at "
         f"https://huggingface.co/{repository} and log in with 'hf auth login'; or, without "
         "internet, download the weights elsewhere and give the file with --weights."
     )
@@ -189,14 +189,14 @@ def hub_failure(repository: str, error: Exception | None) -> EncoderError:
 def download_weights(repository: str) -> Path:
     """Return the weight file of a repository, from the cache or else downloaded.
 
-    What is in the cache is used as it is, without asking the hub: a second run does not depend on
-    the network, nor on what was uploaded since. With ``HF_HUB_OFFLINE=1`` the hub is never asked.
+    A cached file is used without asking the hub: a second run depends neither on the network nor
+    on later uploads. With ``HF_HUB_OFFLINE=1`` the hub is never asked.
 
     Args:
         repository: ``owner/name``.
 
     Raises:
-        EncoderError: It cannot be had: no network, not cached, or its licence is not accepted.
+        EncoderError: It is neither cached nor reachable, or its licence is not accepted.
     """
     require("huggingface_hub")
     from huggingface_hub import hf_hub_download

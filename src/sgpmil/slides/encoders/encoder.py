@@ -13,16 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from sgpmil.errors import EncoderError, MissingPartError
+from sgpmil.errors import EncoderError
 from sgpmil.shapes import Float, UInt8
+from sgpmil.slides.optional_part import require_package
 from sgpmil.torchvision_import import mend_torchvision
 
 __all__ = [
@@ -35,29 +34,48 @@ __all__ = [
     "NetworkEncoder",
     "PatchTransform",
     "Precision",
-    "file_hash",
     "fingerprint",
     "require",
 ]
 
 Interpolation = Literal["bilinear", "bicubic"]
+Precision = Literal["float32", "float16", "bfloat16"]
 Channels = tuple[float, float, float]
 
+DTYPES: dict[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
-@dataclass(frozen=True, slots=True)
-class PatchTransform:
-    """Resize, crop and normalise a batch of patches.
+def require(name: str, install: str = "'sgpmil[encoders]'") -> None:
+    """Check that a package is installed, and mend torchvision where it does not fit torch.
 
     Args:
-        size: Side that the encoder takes, in pixels.
-        resize: Side that patches are resized to before they are cut to `size`; `size` itself where
-            not given, so that nothing is cut off.
-        mean: Mean of each channel, of values in 0 to 1.
-        std: Standard deviation of each channel, likewise.
-        interpolation: How to resize.
+        name: Name of the package.
+        install: Requirement that pip installs.
+
+    Raises:
+        MissingPartError: It is not installed.
+    """
+    require_package(name, purpose="encode patches", install=install)
+    mend_torchvision()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchTransform:
+    """Resizing, cropping and normalisation of a batch of patches.
+
+    Args:
+        size: Side of the encoder's input, in pixels.
+        resize: Side after resizing, before the crop to `size`; by default `size`, so that nothing
+            is cropped.
+        mean: Mean of each channel, for values in 0 to 1.
+        std: Standard deviation of each channel, for values in 0 to 1.
+        interpolation: Method of resizing.
     """
 
     size: int
@@ -73,7 +91,7 @@ class PatchTransform:
             raise ValueError(f"Standard deviations are positive, not {self.std}.")
 
     def __call__(self, patches: UInt8[torch.Tensor, "B H W 3"]) -> Float[torch.Tensor, "B 3 S S"]:
-        """Transform a batch, on the device it is on.
+        """Transform a batch, on its device.
 
         Args:
             patches: Square patches.
@@ -98,49 +116,51 @@ class PatchTransform:
 def fingerprint(weights: Mapping[str, torch.Tensor], recipe: str) -> str:
     """Hash weights, in the order of their names, and a recipe.
 
-    The same in every process and on every device, and for every file format that the same weights
-    came from.
+    The hash is the same in every process, on every device, and for every file format of the same
+    weights.
 
     Args:
         weights: Tensors by name.
-        recipe: What else makes the embeddings, in words.
+        recipe: Text that describes what else determines the embeddings.
     """
     digest = hashlib.sha256(recipe.encode())
     for name in sorted(weights):
         tensor = weights[name].detach()
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        # Bytes have no bfloat16 in NumPy: they are hashed as plain bytes.
+        # NumPy has no bfloat16, so tensors are hashed as plain bytes.
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """Hash the content of a file.
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A loaded network, before it is moved to a device.
 
     Args:
-        path: File to read.
+        name: Its name.
+        network: Function of normalised images (B×3×S×S) that returns embeddings (B×D).
+        transform: Transform of the patches.
+        dim: Length of an embedding; None where a first batch must show it.
+        precision: Precision of the computation on a GPU.
+        recipe: Text that describes what else determines the embeddings, for the fingerprint.
     """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
-
-Precision = Literal["float32", "float16", "bfloat16"]
-
-DTYPES: dict[Precision, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+    name: str
+    network: Callable[[torch.Tensor], torch.Tensor]
+    transform: PatchTransform
+    dim: int | None = None
+    precision: Precision = "float32"
+    recipe: str = ""
 
 
 class Encoder(ABC):
-    """Something that turns patches into embeddings.
+    """Base class of encoders, which turn patches into embeddings.
 
     Attributes:
         name: Name, fit for a folder.
         dim: Length of an embedding.
-        input_size: Side of the square it takes, in pixels; patches of another size are resized.
-        device: Where it computes.
+        input_size: Side of the square input in pixels; patches of another size are resized.
+        device: Device of the computation.
     """
 
     name: str
@@ -161,7 +181,7 @@ class Encoder(ABC):
             patches: Square RGB patches, on any device.
 
         Returns:
-            An embedding a patch, on the CPU.
+            One embedding for each patch, on the CPU.
 
         Raises:
             EncoderError: The patches are not square, or an embedding is not finite.
@@ -169,17 +189,16 @@ class Encoder(ABC):
 
 
 class NetworkEncoder(Encoder):
-    """A network, and what it needs to be fed.
+    """An encoder that computes with a network.
 
     Args:
         name: Name, fit for a folder.
-        network: Takes normalised images (B×3×S×S), gives embeddings (B×D).
-        transform: What is done to patches first.
+        network: Function of normalised images (B×3×S×S) that returns embeddings (B×D).
+        transform: Transform of the patches.
         dim: Length of an embedding.
-        device: Where to compute.
-        precision: What the network computes in.
-        recipe: What else makes the embeddings, for the fingerprint.
-        output: What embeddings are returned in.
+        device: Device of the computation.
+        precision: Precision of the computation.
+        recipe: Text that describes what else determines the embeddings, for the fingerprint.
     """
 
     def __init__(
@@ -192,7 +211,6 @@ class NetworkEncoder(Encoder):
         device: torch.device,
         precision: Precision = "float32",
         recipe: str = "",
-        output: Literal["float32", "float16"] = "float32",
     ) -> None:
         if isinstance(network, nn.Module):
             network = network.eval().to(device)
@@ -204,7 +222,6 @@ class NetworkEncoder(Encoder):
         self.device = device
         self.precision: Precision = precision
         self.recipe = recipe
-        self.output: Literal["float32", "float16"] = output
 
     @cached_property
     def fingerprint(self) -> str:
@@ -219,7 +236,7 @@ class NetworkEncoder(Encoder):
             patches: Square RGB patches, on any device.
 
         Returns:
-            An embedding a patch, on the CPU.
+            One float32 embedding for each patch, on the CPU.
 
         Raises:
             EncoderError: The patches are not square, or an embedding is not finite.
@@ -230,67 +247,25 @@ class NetworkEncoder(Encoder):
                 f"Expected square patches for encoder '{self.name}', but got {width}×{height} px."
             )
         if num == 0:
-            return torch.empty(0, self.dim, dtype=DTYPES[self.output])
+            return torch.empty(0, self.dim)
         with torch.inference_mode():
             images = self.transform(patches.to(self.device, non_blocking=True))
             with torch.autocast(
                 self.device.type, DTYPES[self.precision], enabled=self.precision != "float32"
             ):
                 found = self.network(images)
-        self._check(found, num)
-        # Copied outside inference mode, so that the caller may do with it as he likes.
-        features = found.to("cpu", DTYPES[self.output], copy=True)
-        if not torch.isfinite(features).all():
-            raise EncoderError(
-                f"Expected finite embeddings from encoder '{self.name}', but some are NaN or "
-                f"infinite in {self.precision} (stored as {self.output}). Use precision "
-                "'bfloat16' or 'float32', or check the weights."
-            )
-        return features
-
-    def _check(self, found: object, num: int) -> None:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         if shape != (num, self.dim):
             raise EncoderError(
                 f"Expected encoder '{self.name}' to give {num} embeddings of length {self.dim}, "
                 f"but got {shape}. Check the model that it was made from."
             )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """A network, and what it needs to be fed.
-
-    Args:
-        name: Its name.
-        network: Takes normalised images (B×3×S×S), gives embeddings (B×D).
-        transform: What is done to patches first.
-        dim: Length of an embedding; None where it is to be found out.
-        precision: What it computes in on a GPU.
-        recipe: What else makes the embeddings, for the fingerprint.
-    """
-
-    name: str
-    network: Callable[[torch.Tensor], torch.Tensor]
-    transform: PatchTransform
-    dim: int | None = None
-    precision: Precision = "float32"
-    recipe: str = ""
-
-
-def require(name: str, install: str = "'sgpmil[encoders]'") -> None:
-    """Refuse to go on without a package; make it importable where torchvision does not fit torch.
-
-    Args:
-        name: Name of the package.
-        install: What pip is to install.
-
-    Raises:
-        MissingPartError: It is not installed.
-    """
-    if find_spec(name) is None:
-        raise MissingPartError(
-            f"Expected the package '{name}' to encode patches, but it is not installed. "
-            f"Install it with: pip install {install}."
-        )
-    mend_torchvision()
+        # Copied outside inference mode, so that the caller may change it.
+        features = found.to("cpu", torch.float32, copy=True)
+        if not torch.isfinite(features).all():
+            raise EncoderError(
+                f"Expected finite embeddings from encoder '{self.name}', but some are NaN or "
+                f"infinite in {self.precision}. Use precision 'bfloat16' or 'float32', or check "
+                "the weights."
+            )
+        return features

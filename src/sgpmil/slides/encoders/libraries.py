@@ -20,15 +20,15 @@ _HUB = ("hf-hub:", "hf_hub:")
 
 
 def load_timm(name: str, weights: Path | None = None) -> Network:
-    """Load a model of timm, without its head, with the transform of its own configuration.
+    """Load a model of timm, without its head, with the transform of its configuration.
 
     Args:
         name: Its name (``resnet18.a1_in1k``), or ``hf-hub:owner/name``.
-        weights: Local checkpoint; the pretrained weights where not given. A folder with a
-            ``config.json`` (a snapshot of the hub) gives the architecture too.
+        weights: Local checkpoint; by default the pretrained weights. A folder with a
+            ``config.json`` (a snapshot of the hub) states the architecture, too.
 
     Raises:
-        EncoderError: There is no such model, or its weights cannot be had or do not fit.
+        EncoderError: There is no such model, or its weights are not available or do not fit.
         MissingPartError: timm is not installed.
     """
     require("timm")
@@ -95,23 +95,23 @@ def _timm_transform(network: Any, name: str) -> PatchTransform:
 
 
 _RESAMPLING: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers, as configurations have them."""
+"""Pillow's numbers in configurations."""
 _NO_CROP_FROM = 384
-"""Side from which ConvNeXt's image processor no longer cuts to the centre."""
+"""Side from which ConvNeXt's image processor no longer crops the centre."""
 
 
 def load_transformers(name: str, weights: Path | None = None) -> Network:
-    """Load an image model of transformers, with the transform of its own image processor.
+    """Load an image model of transformers, with the transform of its image processor.
 
-    An embedding is the class token of the last layer; the mean over the image where there are no
-    tokens; the image's features where the model knows captions too. Code from the hub is not run.
+    An embedding is the class token of the last layer, the mean over the image of a model without
+    tokens, or the image features of a model of images and captions. Code from the hub is not run.
 
     Args:
         name: ``owner/name`` on the hub, or a folder.
         weights: A folder with a snapshot of it, instead of the hub.
 
     Raises:
-        EncoderError: It cannot be had, or is no image model.
+        EncoderError: It is not available, or is no image model.
         MissingPartError: transformers is not installed.
     """
     require("transformers", "transformers")
@@ -167,11 +167,7 @@ def _transformers_transform(processor: Any, name: str) -> PatchTransform:
 
 
 class _ImageModel(nn.Module):
-    """An image model whose output is pooled.
-
-    Args:
-        model: The model.
-    """
+    """An image model with pooled output."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

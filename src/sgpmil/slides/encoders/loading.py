@@ -1,8 +1,7 @@
-"""The encoder of a name."""
+"""Loading of encoders by name."""
 
 import re
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -11,7 +10,6 @@ from sgpmil.processes import compute_device
 from sgpmil.slides.encoders.encoder import DTYPES, Encoder, Network, NetworkEncoder, Precision
 from sgpmil.slides.encoders.libraries import load_timm, load_transformers
 from sgpmil.slides.encoders.own_models import MODEL_SUFFIXES, load_model_file, load_own_class
-from sgpmil.slides.encoders.published import load_registered
 from sgpmil.slides.encoders.registry import DEFAULT_ENCODER, find_entry
 
 __all__ = ["load_encoder"]
@@ -25,23 +23,21 @@ def load_encoder(
     weights: Path | None = None,
     device: str = "auto",
     precision: Precision | None = None,
-    output: Literal["float32", "float16"] = "float32",
 ) -> Encoder:
     """Load an encoder.
 
     Args:
-        name: A known name (`list_encoders`); ``timm:NAME`` or ``timm:hf-hub:OWNER/NAME``;
+        name: A registered name (`list_encoders`); ``timm:NAME`` or ``timm:hf-hub:OWNER/NAME``;
             ``hf:OWNER/NAME``; a file with a TorchScript (``.pt``) or ONNX (``.onnx``) model; or a
             class of your own, ``package.module:ClassName``.
         weights: Local checkpoint, or the folder of one, instead of the hub.
         device: ``auto`` (a GPU where there is one), ``cpu``, ``gpu``, or a device of torch, such as
             ``cuda:1``.
-        precision: What the network computes in; by default what suits the encoder on a GPU, and
+        precision: Precision of the computation; by default the encoder's own on a GPU, and
             float32 elsewhere.
-        output: What embeddings are returned in.
 
     Raises:
-        EncoderError: There is no such encoder, or its weights cannot be had or do not fit.
+        EncoderError: There is no such encoder, or its weights are not available or do not fit.
         MissingPartError: A package it needs is not installed.
         SettingsError: There is no such device or precision.
     """
@@ -58,7 +54,6 @@ def load_encoder(
         device=target,
         precision=precision or suitable,
         recipe=loaded.recipe,
-        output=output,
     )
     if loaded.dim is None:
         encoder.dim = _probed_dim(encoder)
@@ -79,7 +74,7 @@ def _load(name: str, weights: Path | None, device: torch.device) -> Network:
         return load_model_file(Path(name), device)
     if _CLASS.fullmatch(name):
         return load_own_class(name, weights)
-    return load_registered(find_entry(name), weights)
+    return find_entry(name).load(weights)
 
 
 def _probed_dim(encoder: NetworkEncoder) -> int:
@@ -92,13 +87,13 @@ def _probed_dim(encoder: NetworkEncoder) -> int:
         words = " ".join(str(error).split())[:200]
         raise EncoderError(
             f"Expected encoder '{encoder.name}' to take images of {size}×{size} px, but it fails "
-            f"on them ({words}). Say what it takes in the .json file beside it, or wrap it in a "
+            f"on them ({words}). Describe its input in the .json file beside it, or wrap it in a "
             "class of your own."
         ) from error
     if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != 2:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise EncoderError(
-            f"Expected encoder '{encoder.name}' to give one embedding an image (2×D for two), but "
-            f"got {shape}. Pool its output, or wrap it in a class of your own."
+            f"Expected encoder '{encoder.name}' to give one embedding for each image (2×D for "
+            f"two), but got {shape}. Pool its output, or wrap it in a class of your own."
         )
     return found.shape[1]

@@ -1,5 +1,6 @@
-"""Models of the user's own: TorchScript and ONNX files, and Python classes."""
+"""Models of the user: TorchScript files, ONNX files and Python classes."""
 
+import hashlib
 import importlib
 import inspect
 import json
@@ -22,7 +23,6 @@ from sgpmil.slides.encoders.encoder import (
     Network,
     PatchTransform,
     Precision,
-    file_hash,
     require,
 )
 from sgpmil.torchvision_import import mend_torchvision
@@ -30,24 +30,42 @@ from sgpmil.torchvision_import import mend_torchvision
 __all__ = [
     "MODEL_SUFFIXES",
     "PatchNetwork",
-    "Sidecar",
+    "class_transform",
+    "load_class",
     "load_model_file",
     "load_own_class",
-    "read_sidecar",
 ]
 
 MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript", ".onnx")
 
 
-def load_model_file(path: Path, device: torch.device) -> Network:
-    """Load a model that takes normalised images (B×3×S×S) and gives embeddings (B×D).
+class _Sidecar(BaseModel):
+    """The JSON file beside a model, which describes its input."""
 
-    A file of the same name with the suffix ``.json`` says what it takes; 224 px and the mean and
-    standard deviation of ImageNet otherwise.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input_size: int = 224
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    interpolation: Interpolation = "bilinear"
+    precision: Precision = "float32"
+
+    @property
+    def transform(self) -> PatchTransform:
+        return PatchTransform(
+            self.input_size, mean=self.mean, std=self.std, interpolation=self.interpolation
+        )
+
+
+def load_model_file(path: Path, device: torch.device) -> Network:
+    """Load a model that maps normalised images (B×3×S×S) to embeddings (B×D).
+
+    A file of the same name with the suffix ``.json`` describes the input. Without it, the input is
+    224 px with the mean and standard deviation of ImageNet.
 
     Args:
-        path: TorchScript, or ONNX where the suffix is ``.onnx``.
-        device: Where it is to compute.
+        path: TorchScript, or ONNX if the suffix is ``.onnx``.
+        device: Device of the computation.
 
     Raises:
         EncoderError: The file is missing, damaged or something else.
@@ -58,17 +76,34 @@ def load_model_file(path: Path, device: torch.device) -> Network:
     if path.suffix == ".onnx":
         require("onnxruntime", "onnxruntime (with CUDA: onnxruntime-gpu)")
         model: Any = _OnnxModel(path, device)
-        sidecar = read_sidecar(path, **model.stated_size)
+        sidecar = _read_sidecar(path, **model.stated_size)
     else:
         model = _torchscript(path, device)
-        sidecar = read_sidecar(path)
+        sidecar = _read_sidecar(path)
+    with path.open("rb") as file:
+        content_hash = hashlib.file_digest(file, "sha256").hexdigest()
     return Network(
         name=path.stem,
         network=model,
         transform=sidecar.transform,
         precision=sidecar.precision,
-        recipe=f"file {file_hash(path)}",
+        recipe=f"file {content_hash}",
     )
+
+
+def _read_sidecar(model: Path, **defaults: Any) -> _Sidecar:
+    file = model.with_suffix(".json")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        sidecar = _Sidecar(**{**defaults, **content})
+        _ = sidecar.transform
+    except (OSError, ValueError, TypeError, ValidationError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"Expected {', '.join(_Sidecar.model_fields)} in '{file}', the description of "
+            f"'{model.name}', but it cannot be used ({words})."
+        ) from error
+    return sidecar
 
 
 def _torchscript(path: Path, device: torch.device) -> torch.nn.Module:
@@ -76,18 +111,13 @@ def _torchscript(path: Path, device: torch.device) -> torch.nn.Module:
         return torch.jit.load(str(path), map_location=device)
     except (RuntimeError, ValueError, OSError) as error:
         raise EncoderError(
-            f"Expected a TorchScript model in '{path}', but it is none. If it holds weights, say "
-            "whose: name the encoder, and give the file with --weights."
+            f"Expected a TorchScript model in '{path}', but it is none. If it holds weights, name "
+            "their encoder, and give the file with --weights."
         ) from error
 
 
 class _OnnxModel:
-    """A model that onnxruntime computes, on the GPU where it can.
-
-    Args:
-        path: The file.
-        device: Where it is to compute.
-    """
+    """A model that onnxruntime computes, on the GPU where it can."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
         import onnxruntime
@@ -117,7 +147,7 @@ class _OnnxModel:
         array = images.cpu().numpy().astype(dtype)
         num = len(array)
         step = self.batch or num
-        # A model exported for a fixed batch gets full ones; what fills the last is dropped.
+        # A model exported for a fixed batch size gets full batches; the padding is dropped.
         padded = np.concatenate([array, np.repeat(array[-1:], -num % step, axis=0)])
         parts = [
             self.session.run(None, {self.input.name: padded[start : start + step]})[0]
@@ -126,69 +156,18 @@ class _OnnxModel:
         return torch.from_numpy(np.concatenate(parts)[:num])
 
 
-class Sidecar(BaseModel):
-    """What a model takes.
-
-    Args:
-        input_size: Side of the image, in pixels.
-        mean: Mean of each channel, of values in 0 to 1.
-        std: Standard deviation of each channel.
-        interpolation: How patches of another size are resized.
-        precision: What the model computes in on a GPU.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    input_size: int = 224
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
-    interpolation: Interpolation = "bilinear"
-    precision: Precision = "float32"
-
-    @property
-    def transform(self) -> PatchTransform:
-        """What is done to patches first."""
-        return PatchTransform(
-            self.input_size, mean=self.mean, std=self.std, interpolation=self.interpolation
-        )
-
-
-def read_sidecar(model: Path, **defaults: Any) -> Sidecar:
-    """Read the JSON file beside a model, of the same name; the defaults where there is none.
-
-    Args:
-        model: The model's file.
-        defaults: What holds where the file does not say.
-
-    Raises:
-        EncoderError: It is not readable, or says something else.
-    """
-    file = model.with_suffix(".json")
-    try:
-        said = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        sidecar = Sidecar(**{**defaults, **said})
-        _ = sidecar.transform
-    except (OSError, ValueError, TypeError, ValidationError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise EncoderError(
-            f"Expected {', '.join(Sidecar.model_fields)} in '{file}', the description of "
-            f"'{model.name}', but it cannot be used ({words})."
-        ) from error
-    return sidecar
-
-
 @runtime_checkable
 class PatchNetwork(Protocol):
-    """What a class must have to serve as an encoder.
+    """Protocol of a class that serves as an encoder.
 
-    It is constructed without arguments, or with ``weights=PATH`` where ``--weights`` is given. It
-    may be a ``torch.nn.Module``; then it is moved to the device. It may also have ``mean`` and
-    ``std`` (three numbers each; ImageNet's otherwise), ``interpolation`` (``bilinear``, or
-    ``bicubic``) and ``precision`` (``float32``, ``float16`` or ``bfloat16``, on a GPU).
+    The class is constructed without arguments, or with ``weights=PATH`` if ``--weights`` is given.
+    A ``torch.nn.Module`` is moved to the device. Optional attributes are ``mean`` and ``std``
+    (three numbers each; by default ImageNet's), ``interpolation`` (``bilinear`` or ``bicubic``)
+    and ``precision`` on a GPU (``float32``, ``float16`` or ``bfloat16``).
 
     Attributes:
         dim: Length of an embedding.
-        input_size: Side of the image it takes, in pixels.
+        input_size: Side of the input image in pixels.
     """
 
     dim: int
@@ -203,30 +182,68 @@ class PatchNetwork(Protocol):
 
 
 def load_own_class(name: str, weights: Path | None = None) -> Network:
-    """Make an encoder of a class.
+    """Load an encoder from a class by its path.
 
     Args:
-        name: ``package.module:ClassName``. The current folder is looked into, too.
-        weights: Passed on to the constructor.
+        name: ``package.module:ClassName``. The current folder is searched as well.
+        weights: Argument of the constructor.
 
     Raises:
-        EncoderError: There is no such class, or it is not what an encoder must be.
+        EncoderError: There is no such class, or it cannot serve as an encoder.
     """
-    # It may import timm, and that torchvision.
+    # It may import timm, and timm imports torchvision.
     mend_torchvision()
-    kind = _find_class(name)
+    return load_class(_find_class(name), name, name.split(":")[1], weights)
+
+
+def load_class(
+    kind: Callable[..., Any], path: str, name: str, weights: Path | None = None
+) -> Network:
+    """Load an encoder from a class.
+
+    Args:
+        kind: The class (see `PatchNetwork`).
+        path: ``package.module:ClassName``, for messages and the fingerprint.
+        name: Name of the encoder.
+        weights: Argument of the constructor.
+
+    Raises:
+        EncoderError: It cannot serve as an encoder.
+    """
     try:
         network = kind(weights=weights) if weights is not None else kind()
     except TypeError as error:
         raise EncoderError(
-            f"Expected '{name}' to be constructed without arguments or with weights=PATH, but it "
+            f"Expected '{path}' to be constructed without arguments or with weights=PATH, but it "
             f"refuses that ({error})."
         ) from error
     if not isinstance(network, PatchNetwork):
         raise EncoderError(
-            f"Expected '{name}' to have dim and input_size and to be callable, but it lacks one "
+            f"Expected '{path}' to have dim and input_size and to be callable, but it lacks one "
             "of them. See the page on encoders."
         )
+    transform, precision = class_transform(network, path)
+    source = "" if isinstance(network, nn.Module) else _source(kind)
+    return Network(
+        name=name,
+        network=network,
+        transform=transform,
+        dim=int(network.dim),
+        precision=precision,
+        recipe=f"class {path}\n{source}",
+    )
+
+
+def class_transform(network: Any, path: str) -> tuple[PatchTransform, Precision]:
+    """Return the transform and the precision that the attributes of a class describe.
+
+    Args:
+        network: The class, or an instance of it.
+        path: ``package.module:ClassName``, for messages.
+
+    Raises:
+        EncoderError: The attributes describe no transform.
+    """
     precision = getattr(network, "precision", "float32")
     try:
         transform = PatchTransform(
@@ -239,18 +256,10 @@ def load_own_class(name: str, weights: Path | None = None) -> Network:
             raise ValueError(f"precision '{precision}'")
     except (TypeError, ValueError) as error:
         raise EncoderError(
-            f"Expected input_size, mean, std and precision of '{name}' to make a transform, but "
+            f"Expected input_size, mean, std and precision of '{path}' to make a transform, but "
             f"they do not ({error})."
         ) from error
-    source = "" if isinstance(network, nn.Module) else _source(kind)
-    return Network(
-        name=name.split(":")[1],
-        network=network,
-        transform=transform,
-        dim=int(network.dim),
-        precision=precision,
-        recipe=f"class {name}\n{source}",
-    )
+    return transform, precision
 
 
 def _three(values: Any) -> tuple[float, float, float]:
@@ -261,14 +270,14 @@ def _three(values: Any) -> tuple[float, float, float]:
 def _find_class(name: str) -> Callable[..., Any]:
     module_name, class_name = name.split(":")
     here = str(Path.cwd())
-    # Started as a command, Python does not look into the current folder.
+    # A command does not search the current folder for modules.
     sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError) as error:
         raise EncoderError(
             f"Expected a module '{module_name}' for encoder '{name}', but it cannot be imported "
-            f"({error}). Install or mend it, or start from its folder."
+            f"({error}). Install or correct it, or start from its folder."
         ) from error
     finally:
         sys.path.remove(here)
