@@ -1,4 +1,4 @@
-"""How fast extraction delivers tiles, against bare OpenSlide calls in as many processes.
+"""Speed of extraction, against bare OpenSlide calls in as many processes.
 
     OMP_WAIT_POLICY=passive python benchmarks/extraction.py [--slide FILE] [--workers 2]
 
@@ -11,7 +11,7 @@ Three figures, in one run:
 
 Without --slide it draws a synthetic one (plain TIFF, which we read with tifffile). With a scanner's
 file both sides read through OpenSlide. Processes are started before the clock and stopped after it.
-The variable is what the command line sets by itself.
+The command line sets the variable itself.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 
 
 class FreeEncoder(Encoder):
-    """Costs nothing: the first pixel."""
+    """An encoder that costs nothing: the first pixel."""
 
     name = "free"
     dim = 3
@@ -46,26 +46,26 @@ class FreeEncoder(Encoder):
     fingerprint = "free"
 
     def encode(self, patches: torch.Tensor) -> torch.Tensor:
-        """Give the first pixel of each patch."""
+        """Return the first pixel of each patch."""
         return patches[:, 0, 0].float()
 
 
 class Clock:
-    """Notes when the first slide begins and the last one ends; passes everything on."""
+    """A progress bar that records when the first slide begins and the last one ends."""
 
     def __init__(self, bar: object) -> None:
         self.bar = bar
-        self.start = self.end = 0.0
+        self.start = self.last = 0.0
 
-    def ended(self, outcome: object) -> None:
+    def end(self, outcome: object) -> None:
         """Read the clock when the embeddings are on disk."""
-        self.end = time.perf_counter()
-        self.bar.ended(outcome)
+        self.last = time.perf_counter()
+        self.bar.end(outcome)
 
-    def began(self, slide_id: str, num_patches: int) -> None:
+    def begin(self, slide_id: str, num_patches: int) -> None:
         """Start the clock with the first tile."""
         self.start = self.start or time.perf_counter()
-        self.bar.began(slide_id, num_patches)
+        self.bar.begin(slide_id, num_patches)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.bar, name)
@@ -82,7 +82,7 @@ def extract(
         clock = Clock(bar)
         job = SlideJob(slide, unstated_magnification=20.0)
         done = extract_slides([job], encoder, folder, settings, clock)
-        seconds = clock.end - clock.start
+        seconds = clock.last - clock.start
     failed = [outcome for outcome in done.outcomes if outcome.status not in ("done", "kept")]
     if failed:
         raise SystemExit(failed[0].reason)
@@ -110,7 +110,7 @@ def bare_seconds(slide: Path, features: Path, workers: int, pool: ProcessPoolExe
 
 
 class PeakMemory:
-    """Watches the resident memory of this process and its children."""
+    """Peak of the resident memory of this process and its children."""
 
     def __init__(self) -> None:
         self.peak = 0

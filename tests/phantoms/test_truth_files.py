@@ -7,12 +7,12 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 import shapely
 
-from sgpmil.phantoms import TissueClass, render_classes
+from sgpmil.phantoms.stain import Paint
 from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
 from sgpmil.slides.annotations import RegionRule, read_annotations, read_geojson
 from sgpmil.slides.annotations.mask import rasterise
 
-from .scenes import SMALL
+from .scenes import SMALL, tissue_kinds
 
 
 def test_tumour_is_exactly_what_was_drawn(tmp_path, scene):
@@ -22,7 +22,7 @@ def test_tumour_is_exactly_what_was_drawn(tmp_path, scene):
     assert {region.name for region in annotations.positive} == {"Tumor"}
     assert annotations.positive_area().equals(scene.in_pixels(scene.tumour))
     width, height = SMALL.size
-    drawn = render_classes(scene, 0, 0, width, height) == TissueClass.TUMOUR
+    drawn = tissue_kinds(scene, 0, 0, width, height) == Paint.TUMOUR
     np.testing.assert_array_equal(rasterise(annotations, 1, (height, width)), drawn)
 
 

@@ -21,19 +21,19 @@ folder            many slides with labels, drawn in worker processes
 Scenes are in microns; pixels are of level 0, x to the right and y down.
 """
 
-from sgpmil.phantoms.folder import PhantomFolder, write_phantoms
-from sgpmil.phantoms.painter import TissueClass, render, render_classes
+from sgpmil.phantoms.folder import PhantomFolder, PhantomOptions, draw_phantoms, write_phantoms
+from sgpmil.phantoms.painter import render
 from sgpmil.phantoms.pyramid_file import write_phantom
 from sgpmil.phantoms.scene import PhantomSettings, Scene, make_scene
 
 __all__ = [
     "PhantomFolder",
+    "PhantomOptions",
     "PhantomSettings",
     "Scene",
-    "TissueClass",
+    "draw_phantoms",
     "make_scene",
     "render",
-    "render_classes",
     "write_phantom",
     "write_phantoms",
 ]

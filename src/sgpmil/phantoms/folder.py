@@ -18,10 +18,10 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
-from itertools import count as count_from
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,20 @@ __all__ = [
 
 _NAME = "phantoms.json"
 _DRAWING = 1
-"""Counts up when the same settings give other pixels, so that they are not mixed in a folder."""
+"""Version of the drawing. It increases when the same settings give other pixels, so that a folder
+never mixes them."""
 _MOST_SLIDES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class PhantomSlide:
-    """One slide of a folder.
+    """A slide of a folder.
 
     Args:
         slide_id: Its name.
         case_id: Name of its patient.
         seed: Seed of its scene.
-        settings: What it is like.
+        settings: Its settings.
     """
 
     slide_id: str
@@ -80,23 +81,23 @@ class PhantomSlide:
         return "tumour" if self.settings.tumour_share > 0 else "normal"
 
     def file(self, folder: Path) -> Path:
-        """Give the slide's file in a folder."""
+        """Return the slide's file in a folder."""
         return folder / "slides" / f"{self.slide_id}.tiff"
 
     def truth(self, folder: Path, kind: str) -> Path:
-        """Give a file of what is known: `kind` is ``annotations``, ``tissue`` or ``regions``."""
+        """Return a file of known contents; `kind` is ``annotations``, ``tissue`` or ``regions``."""
         return folder / kind / f"{self.slide_id}.geojson"
 
 
 @dataclass(frozen=True, slots=True)
 class PhantomRecord:
-    """How the phantoms of a folder were made.
+    """Record of how the phantoms of a folder were made.
 
     Args:
         num_slides: Number of slides.
-        seed: Seed of them all.
+        seed: Seed of all slides.
         positive_share: Share of slides with a tumour.
-        settings: What they are like.
+        settings: Settings of the slides.
         drawing: Version of the drawing.
 
     Raises:
@@ -126,7 +127,7 @@ class PhantomRecord:
             )
 
     def slides(self) -> tuple[PhantomSlide, ...]:
-        """Give the slides. The first ones stay the same when more are asked for.
+        """Return the slides. The first ones stay the same if there are more of them.
 
         Example:
             >>> record = PhantomRecord(4, 0, 0.5, PhantomSettings())
@@ -137,8 +138,8 @@ class PhantomRecord:
 
     def _slide(self, number: int) -> PhantomSlide:
         share = self.positive_share
-        # Positive where the running total passes the next whole number; to nine digits, for
-        # 0.1 + 0.2 is not 0.3.
+        # Positive if the running total passes the next whole number. Rounded to nine digits,
+        # because 0.1 + 0.2 is not 0.3.
         positive = int(round((number + 1) * share, 9)) > int(round(number * share, 9))
         seed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint32)[0]
         return PhantomSlide(
@@ -149,7 +150,7 @@ class PhantomRecord:
         )
 
     def write(self, folder: Path) -> None:
-        """Write it into a folder.
+        """Write the record into a folder.
 
         Raises:
             OSError: It cannot be written.
@@ -158,12 +159,12 @@ class PhantomRecord:
 
 
 def claim_folder(folder: Path, record: PhantomRecord, *, overwrite: bool) -> None:
-    """Make a folder ready for phantoms: new, the same ones to be completed, or others replaced.
+    """Prepare a folder for phantoms: create it, complete its phantoms, or replace them.
 
     Args:
         folder: The folder.
-        record: What it is to hold.
-        overwrite: Whether phantoms that are there are removed first.
+        record: Record of its phantoms.
+        overwrite: Whether to remove existing phantoms first.
 
     Raises:
         SlideError: It holds something else.
@@ -212,7 +213,7 @@ def _read(folder: Path) -> PhantomRecord | None:
 
 
 def _difference(before: PhantomRecord, now: PhantomRecord) -> str:
-    """Name the first setting that differs; empty where `before` can become `now`."""
+    """Name the first setting that differs; empty if `before` can become `now`."""
     old, new = ({**asdict(r), **asdict(r.settings)} for r in (before, now))
     for name in new:
         if name not in ("num_slides", "settings") and old[name] != new[name]:
@@ -231,12 +232,12 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PhantomFolder:
-    """What was written.
+    """A folder of phantoms.
 
     Args:
         folder: The folder.
         slides: Its slides.
-        num_written: How many of them were written now; the others were there before.
+        num_written: Number of slides written now; the others existed before.
     """
 
     folder: Path
@@ -247,6 +248,85 @@ class PhantomFolder:
     def labels(self) -> Path:
         """The table of labels."""
         return self.folder / "labels.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhantomOptions(Options):
+    """Options of a folder of phantoms.
+
+    Args:
+        out: Folder to write.
+        num_slides: Number of slides.
+        tumour_share: Share of the tissue that is tumour, on slides that have one.
+        positive_share: Share of the slides that have a tumour.
+        size: Width and height in pixels, such as 8000x6000.
+        mpp: Microns per pixel: 0.25 for 40×, 0.5 for 20×.
+        pen_share: Probability that a slide has pen marks.
+        fold_share: Probability that the tissue has a fold.
+        quality: JPEG quality.
+        seed: Seed.
+        workers: Number of processes; by default one for each core.
+        overwrite: Replace phantoms of other settings.
+    """
+
+    out: Path
+    num_slides: int = 20
+    tumour_share: float = 0.05
+    positive_share: float = 0.5
+    size: str | tuple[int, int] = "6144x4608"
+    mpp: float = 0.5
+    pen_share: float = 0.3
+    fold_share: float = 0.5
+    quality: int = 90
+    seed: int = 0
+    workers: int | None = None
+    overwrite: bool = False
+
+    @property
+    def settings(self) -> PhantomSettings:
+        """The settings of the slides."""
+        return PhantomSettings(
+            size=_read_size(self.size) if isinstance(self.size, str) else self.size,
+            mpp=self.mpp,
+            tumour_share=self.tumour_share,
+            pen_share=self.pen_share,
+            fold_share=self.fold_share,
+            quality=self.quality,
+        )
+
+
+def _read_size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"\s*(\d{1,9})\s*[x×X]\s*(\d{1,9})\s*", text)
+    if found is None:
+        raise SettingsError(
+            f"Expected a size as WIDTHxHEIGHT in pixels, such as 8000x6000, but got '{text}'. "
+            "Change --size."
+        )
+    return int(found[1]), int(found[2])
+
+
+def draw_phantoms(options: PhantomOptions, *, show_progress: bool = False) -> PhantomFolder:
+    """Write a folder of synthetic slides, as ``sgpmil phantom`` does; see `write_phantoms`.
+
+    Args:
+        options: Folder, slides and seed.
+        show_progress: Whether to show a progress bar on standard error.
+
+    Raises:
+        SettingsError: An option is out of range.
+        SlideError: The folder holds something else, or cannot be written.
+        MissingPartError: An optional package is not installed.
+    """
+    return write_phantoms(
+        options.out,
+        options.num_slides,
+        options.settings,
+        options.seed,
+        positive_share=options.positive_share,
+        workers=options.workers,
+        overwrite=options.overwrite,
+        show_progress=show_progress,
+    )
 
 
 def write_phantoms(
@@ -260,20 +340,20 @@ def write_phantoms(
     overwrite: bool = False,
     show_progress: bool = False,
 ) -> PhantomFolder:
-    """Write synthetic slides with their truth; go on where an earlier run stopped.
+    """Write synthetic slides with their known contents. A stopped run resumes where it left off.
 
-    The same arguments give the same pixels, whatever the number of workers. Worker processes are
-    started afresh: a script that calls this with several needs ``if __name__ == "__main__"``.
+    The same arguments give the same pixels, with any number of workers. Worker processes are
+    spawned, so a script that uses several needs ``if __name__ == "__main__"``.
 
     Args:
-        folder: Folder to write; new, or of phantoms of the same settings.
-        num_slides: Number of slides. More may be asked for later.
-        settings: What the slides with a tumour are like; the others have none.
-        seed: Seed of them all.
+        folder: Folder to write: new, or with phantoms of the same settings.
+        num_slides: Number of slides. A later run may ask for more.
+        settings: Settings of the slides with a tumour; the others have none.
+        seed: Seed of all slides.
         positive_share: Share of slides with a tumour.
-        workers: Number of processes; by default as many as there are cores.
+        workers: Number of processes; by default one for each core.
         overwrite: Whether to replace phantoms of other settings.
-        show_progress: Whether to show a bar on standard error.
+        show_progress: Whether to show a progress bar on standard error.
 
     Raises:
         SettingsError: A setting is out of range.
@@ -289,105 +369,35 @@ def write_phantoms(
     try:
         claim_folder(place, record, overwrite=overwrite)
         missing = [slide for slide in slides if not slide.file(place).exists()]
+        num_kept = num_slides - len(missing)
         with progress_bar(
-            "Drawing",
-            num_slides,
-            "slides",
-            num_done=num_slides - len(missing),
-            show=show_progress,
+            "Drawing", num_slides, "slides", num_done=num_kept, show=show_progress
         ) as bar:
-            before = num_slides - len(missing)
-            numbers = count_from(before + 1)
+            numbers, num_drawn = count(num_kept + 1), 0
 
             def draw(num_rows: int) -> None:
-                bar.reach(before + num_rows / record.settings.size[1])
+                nonlocal num_drawn
+                num_drawn += num_rows
+                bar.reach(num_kept + num_drawn / record.settings.size[1])
 
-            def finish(slide_id: str) -> None:
-                bar.log(f"{next(numbers)} of {num_slides}: {slide_id}")
+            def finish(slide: PhantomSlide) -> None:
+                bar.log(f"{next(numbers)} of {num_slides}: {slide.slide_id}")
 
             num_workers = min(workers or available_cores(), len(missing))
             if num_workers > 1:
                 _write_in_parallel(place, missing, num_workers, draw, finish)
             else:
-                _write_in_turn(place, missing, draw, finish)
+                for slide in missing:
+                    _write_slide(place, slide, draw)
+                    finish(slide)
         rows = [f"{slide.slide_id},{slide.case_id},{slide.label}\n" for slide in slides]
         write_text(place / "labels.csv", "slide_id,case_id,label\n" + "".join(rows))
     except OSError as error:
         raise SlideError(
             f"Could not write phantoms to '{place}': {error.strerror or error}. Free some space or "
-            "choose another folder, and run this again: it resumes."
+            "choose another folder, and run this again: it resumes where it left off."
         ) from error
     return PhantomFolder(place, slides, len(missing))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhantomOptions(Options):
-    """Options of `draw_phantoms`.
-
-    Args:
-        out: Folder to write.
-        num_slides: Number of slides.
-        tumour_share: Share of the tissue that is tumour, on slides that have one.
-        positive_share: Share of the slides that have a tumour.
-        size: Width and height in pixels, such as 8000x6000.
-        mpp: Microns per pixel: 0.25 for 40×, 0.5 for 20×.
-        pen_share: Probability that a slide has marks of a pen.
-        fold_share: Probability that the tissue of a slide is folded somewhere.
-        quality: JPEG quality.
-        seed: Seed; the same seed gives the same slides.
-        workers: Number of processes; one for each core by default.
-        overwrite: Replace phantoms of other settings.
-    """
-
-    out: Path
-    num_slides: int = 20
-    tumour_share: float = 0.05
-    positive_share: float = 0.5
-    size: str = "6144x4608"
-    mpp: float = 0.5
-    pen_share: float = 0.3
-    fold_share: float = 0.5
-    quality: int = 90
-    seed: int = 0
-    workers: int | None = None
-    overwrite: bool = False
-
-
-def draw_phantoms(options: PhantomOptions, *, show_progress: bool = False) -> PhantomFolder:
-    """Write synthetic slides with their truth, as `write_phantoms` does.
-
-    Args:
-        options: The slides.
-        show_progress: Whether to show a bar on standard error.
-
-    Raises:
-        SettingsError: A setting is out of range.
-        SlideError: The folder holds something else, or cannot be written.
-        MissingPartError: An optional package is not installed.
-    """
-    size = re.fullmatch(r"\s*(\d{1,9})\s*[x×X]\s*(\d{1,9})\s*", options.size)
-    if size is None:
-        raise SettingsError(
-            "Expected a size as WIDTHxHEIGHT in pixels, such as 8000x6000, but got "
-            f"'{options.size}'. Change --size."
-        )
-    return write_phantoms(
-        options.out,
-        options.num_slides,
-        PhantomSettings(
-            size=(int(size[1]), int(size[2])),
-            mpp=options.mpp,
-            tumour_share=options.tumour_share,
-            pen_share=options.pen_share,
-            fold_share=options.fold_share,
-            quality=options.quality,
-        ),
-        options.seed,
-        positive_share=options.positive_share,
-        workers=options.workers,
-        overwrite=options.overwrite,
-        show_progress=show_progress,
-    )
 
 
 def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], None]) -> None:
@@ -398,96 +408,78 @@ def _write_slide(folder: Path, slide: PhantomSlide, on_rows: Callable[[int], Non
     write_phantom(slide.file(folder), scene, on_rows=on_rows)
 
 
-def _write_in_turn(
-    folder: Path,
-    slides: list[PhantomSlide],
-    draw: Callable[[int], None],
-    finish: Callable[[str], None],
-) -> None:
-    drawn = 0
-
-    def count(num_rows: int) -> None:
-        nonlocal drawn
-        drawn += num_rows
-        draw(drawn)
-
-    for slide in slides:
-        _write_slide(folder, slide, count)
-        finish(slide.slide_id)
-
-
 def _write_in_parallel(
     folder: Path,
     slides: list[PhantomSlide],
-    workers: int,
+    num_workers: int,
     draw: Callable[[int], None],
-    finish: Callable[[str], None],
+    finish: Callable[[PhantomSlide], None],
 ) -> None:
-    context = get_context("spawn")  # A fork would copy the locks of other threads.
+    context = get_context("spawn")  # a fork would copy the locks of other threads
     stop, drawn = context.Event(), context.Value("q", 0)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (stop, drawn))
+    num_drawn = 0
+    pool = ProcessPoolExecutor(num_workers, context, _start_worker, (stop, drawn))
     try:
         with hold_interrupts():  # submitting starts the processes
-            waiting: dict[Future[None], str] = {
-                pool.submit(_work, folder, slide): slide.slide_id for slide in slides
-            }
+            waiting = {pool.submit(_work, folder, slide): slide for slide in slides}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            draw(drawn.value)
+            total = drawn.value
+            draw(total - num_drawn)
+            num_drawn = total
             for future in done:
                 future.result()
                 finish(waiting.pop(future))
     except BrokenProcessPool as error:
         raise SlideError(
-            "Expected the worker processes to finish, but one was ended from outside, perhaps for "
-            "want of memory. Run this again with fewer --workers: it resumes."
+            "Expected the worker processes to finish, but one was ended from outside, perhaps "
+            "because memory ran out. Run this again with fewer --workers: it resumes where it left "
+            "off."
         ) from error
     finally:
-        # After a failure or Ctrl-C, slides that are half drawn are given up and removed.
+        # After a failure or Ctrl-C, partly drawn slides are removed.
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _Stopped(Exception):  # noqa: N818 (no error: the main process asked for it)
-    """The main process asked to stop, or is gone."""
+class _Stopped(Exception):  # noqa: N818 (not an error: the main process asked for it)
+    """The main process asked to stop, or died."""
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """What a worker process knows."""
+    """State of a worker process."""
 
     stop: Any
     drawn: Any
     idle: threading.Event
     orphaned: threading.Event
 
+    def end(self) -> None:
+        """Stop drawing and wait until the partly drawn file is removed."""
+        self.orphaned.set()
+        self.idle.wait()
+
 
 _worker: _Worker | None = None
 
 
 def _start_worker(stop: Any, drawn: Any) -> None:
-    """Prepare a worker process."""
     import cv2
 
     global _worker
     cv2.setNumThreads(1)
-    _worker = worker = _Worker(stop, drawn, threading.Event(), threading.Event())
-    worker.idle.set()
-
-    def remove_half_file() -> None:
-        worker.orphaned.set()
-        worker.idle.wait()
-
-    set_up_worker(remove_half_file)  # Ctrl-C is answered by the main process, through `stop`
+    _worker = _Worker(stop, drawn, threading.Event(), threading.Event())
+    _worker.idle.set()
+    set_up_worker(on_orphaned=_worker.end)
 
 
 def _work(folder: Path, slide: PhantomSlide) -> None:
-    """Write a slide in a worker process."""
     worker = _worker
     if worker is None:
-        raise RuntimeError("a worker process was not prepared")
+        raise RuntimeError("the worker process was not started by _start_worker")
 
-    def count(num_rows: int) -> None:
+    def add(num_rows: int) -> None:
         with worker.drawn.get_lock():
             worker.drawn.value += num_rows
         if worker.stop.is_set() or worker.orphaned.is_set():
@@ -495,6 +487,6 @@ def _work(folder: Path, slide: PhantomSlide) -> None:
 
     worker.idle.clear()
     try:
-        _write_slide(folder, slide, count)
+        _write_slide(folder, slide, add)
     finally:
         worker.idle.set()

@@ -6,7 +6,6 @@ of the blocks it touches, so that a pixel never depends on the window.
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
@@ -24,9 +23,7 @@ from sgpmil.slides.optional_part import Geometry, require_package
 __all__ = [
     "BLOCK",
     "Painter",
-    "TissueClass",
     "render",
-    "render_classes",
 ]
 
 _EOSIN, _EOSIN_FIBRE = pigment_table("eosin"), pigment_table("eosin_fibre")
@@ -199,31 +196,6 @@ BLOCK = 512
 """Side of a block in pixels."""
 
 
-class TissueClass(IntEnum):
-    """What a pixel of a phantom shows."""
-
-    BACKGROUND = 0
-    STROMA = 1
-    GLAND = 2
-    LYMPHOCYTES = 3
-    FAT = 4
-    TUMOUR = 5
-
-
-_CLASS_OF_PAINT = {
-    Paint.GLASS: TissueClass.BACKGROUND,
-    Paint.STROMA: TissueClass.STROMA,
-    Paint.EPITHELIUM: TissueClass.GLAND,
-    Paint.HOLLOW: TissueClass.GLAND,
-    Paint.LYMPHOID: TissueClass.LYMPHOCYTES,
-    Paint.FAT: TissueClass.FAT,
-    Paint.ADIPOCYTE: TissueClass.FAT,
-    Paint.MUSCLE: TissueClass.STROMA,
-    Paint.BLOOD: TissueClass.STROMA,
-    Paint.TUMOUR: TissueClass.TUMOUR,
-}
-
-
 def render(
     scene: Scene, x: int, y: int, width: int, height: int
 ) -> UInt8[np.ndarray, "{height} {width} 3"]:
@@ -249,25 +221,6 @@ def render(
                 y0 - top : y1 - top, x0 - left : x1 - left
             ]
     return image
-
-
-def render_classes(
-    scene: Scene, x: int, y: int, width: int, height: int
-) -> UInt8[np.ndarray, "{height} {width}"]:
-    """Say what each pixel of a window shows: the values of `TissueClass`.
-
-    Hollows of glands count as gland, vessels as stroma. Folds and pen marks lie over these and
-    are not told.
-
-    Args:
-        scene: The slide.
-        x: Left of the window in pixels.
-        y: Top of the window.
-        width: Width of the window.
-        height: Height of the window.
-    """
-    table = np.array([_CLASS_OF_PAINT[paint] for paint in Paint], dtype=np.uint8)
-    return table[_painter(scene).paint(Window(x, y, width, height))]
 
 
 @lru_cache(maxsize=2)

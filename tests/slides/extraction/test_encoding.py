@@ -175,7 +175,7 @@ def test_a_corrected_magnification_is_taken(tmp_path):
     _, folder = extract(*places, magnification=40.0)
     assert attribute(folder, "patch_size_level0") == 512
     done, _ = extract(*places, magnification=20.0)
-    assert "magnification is given otherwise" in done.outcomes[0].notes[0]
+    assert "another magnification is given now" in done.outcomes[0].notes[0]
     assert attribute(folder, "patch_size_level0") == 256
     for again in (20.0, None):  # what was said once stands
         done, _ = extract(*places, magnification=again)
@@ -187,7 +187,7 @@ def test_another_slide_under_the_same_name_is_extracted(tmp_path):
     extract(tmp_path / "slides", tmp_path / "out")
     write_slide(tmp_path / "slides" / "a.tiff", seed=5, tissue=(512, 512, 1024, 1024))
     done, _ = extract(tmp_path / "slides", tmp_path / "out")
-    assert "slide file is another one" in done.outcomes[0].notes[0]
+    assert "slide file has changed" in done.outcomes[0].notes[0]
     assert done.outcomes[0].num_patches == 4
 
 
@@ -359,7 +359,7 @@ def test_two_processes_share_a_folder(tmp_path, monkeypatch):
     # One may end while the other is still at work on the last slides, and says so.
     codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, 1]), printed
-    assert (codes == [0, 1]) == any("Not complete yet" in text for text, _ in printed)
+    assert (codes == [0, 1]) == any("Not complete:" in text for text, _ in printed)
     relative = Path("20x_128px_0px_overlap") / "features_SlowColours"
     assert contents(tmp_path / "out" / relative) == extract_whole(tmp_path, monkeypatch)
 

@@ -17,7 +17,6 @@ from sgpmil.slides.patches import (
     PatchSettings,
     read_coords,
     write_coords,
-    write_features,
 )
 
 
@@ -42,7 +41,6 @@ def test_where_the_files_of_a_slide_are(slide):
     files = {
         "contours_geojson/{}.geojson": folder.contours(slide),
         "contours/{}.png": folder.preview(slide),
-        "thumbnails/{}.jpg": folder.thumbnail(slide),
         "20x_256px_0px_overlap/patches/{}_patches.h5": folder.coords(slide),
         "20x_256px_0px_overlap/features_uni_v1/{}.h5": folder.features("uni_v1", slide),
     }
@@ -247,6 +245,14 @@ def grid(count):
     return patches(512 * np.stack([np.arange(count) % 50, np.arange(count) // 50], axis=1))
 
 
+def write_features(path, features, places, **attributes):
+    """Write the embeddings of a slide at once."""
+    dtype = features.dtype.name
+    writer = FeatureWriter(path, places, dim=features.shape[1], dtype=dtype, **attributes)
+    writer.append(features)
+    writer.finish()
+
+
 def embeddings(count, dim=24, seed=0, dtype=np.float16):
     return np.random.default_rng(seed).normal(size=(count, dim)).astype(dtype)
 
@@ -390,10 +396,4 @@ def test_wrong_embeddings_are_refused(tmp_path, wrong, words):
     with pytest.raises(ExtractionError, match=words):
         writer.append(wrong)
     writer.drop()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_at_once_they_are_refused_too(tmp_path):
-    with pytest.raises(ExtractionError, match="but got 4 of 24"):
-        write_features(tmp_path / "a.h5", embeddings(4), grid(3), encoder="e")
     assert list(tmp_path.iterdir()) == []

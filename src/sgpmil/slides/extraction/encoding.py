@@ -1,4 +1,4 @@
-"""Embeddings of many slides, encoded and written."""
+"""Encoding of slides: the embeddings of many slides, written one file a slide."""
 
 import glob
 import time
@@ -31,98 +31,19 @@ from sgpmil.slides.extraction.tile_stream import SlideBegin, SlideEnd, TileBatch
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, FeatureWriter, read_coords, write_coords
 
-__all__ = [
-    "ENCODER_FINGERPRINT",
-    "Extraction",
-    "StoredFeatures",
-    "extract_slides",
-    "read_stored",
-    "restore_coords",
-]
+__all__ = ["Extraction", "extract_slides"]
 
-ENCODER_FINGERPRINT = "encoder_fingerprint"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFeatures:
-    """A file of embeddings.
-
-    Args:
-        num_patches: Its patches.
-        redo: Why it must be made again; empty where it can be kept.
-    """
-
-    num_patches: int
-    redo: str = ""
-
-
-def read_stored(
-    job: SlideJob, folder: ExtractionFolder, encoder: Encoder, settings: ExtractionSettings
-) -> StoredFeatures | None:
-    """Look at the embeddings of a slide; None where there are none.
-
-    Files of other tools, which do not remember their encoder's weights, are kept.
-
-    Args:
-        job: The slide.
-        folder: Where its files are.
-        encoder: The encoder now.
-        settings: The settings now.
-
-    Raises:
-        ExtractionError: They are of another encoder: in one folder they would be mixed.
-    """
-    path = folder.features(encoder.name, job.slide_id)
-    if not path.exists():
-        return None
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            features, coords = file["features"], file["coords"]
-            shape, fingerprint = features.shape, features.attrs.get(ENCODER_FINGERPRINT)
-            dtype, num_coords = features.dtype.name, coords.shape[-2]
-    except (OSError, RuntimeError, KeyError) as error:
-        return StoredFeatures(0, f"its file was damaged ({' '.join(str(error).split())})")
-    num_patches, record = int(num_coords), stored_record(path) or {}
-    if num_patches and shape[-2:-1] != (num_patches,):
-        return StoredFeatures(0, "its file was damaged (not an embedding for each patch)")
-    if settings.overwrite:
-        return StoredFeatures(num_patches, "asked for")
-    other = num_patches > 0 and shape[-1] != encoder.dim
-    if other or fingerprint not in (None, encoder.fingerprint):
-        raise ExtractionError(
-            f"Expected embeddings of this {encoder.name} in {path.parent}, but those of "
-            f"'{path.stem}' come from other weights, another transform or another precision. "
-            "Choose another --out, give the same --precision, or replace them with --overwrite."
-        )
-    if settings.resegment:
-        return StoredFeatures(num_patches, "its tissue is found again")
-    if fingerprint is not None and dtype != settings.dtype:
-        return StoredFeatures(num_patches, f"its numbers were {dtype}")
-    return StoredFeatures(num_patches, outdated(record, job, folder, settings))
-
-
-def restore_coords(job: SlideJob, folder: ExtractionFolder, encoder: Encoder) -> None:
-    """Let the coordinates on disk be those of the embeddings that are kept, where they are ours.
-
-    Args:
-        job: The slide.
-        folder: Where its files are.
-        encoder: The encoder.
-    """
-    features, coords = folder.features(encoder.name, job.slide_id), folder.coords(job.slide_id)
-    wanted = stored_record(features)
-    if wanted and stored_record(coords) != wanted:
-        write_coords(coords, read_coords(features), attributes=wanted)
+_FINGERPRINT = "encoder_fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What an extraction did.
+    """Result of an extraction.
 
     Args:
-        outcomes: What became of each slide, in the order given.
-        seconds: How long it took.
-        encoding_seconds: How much of that the encoder was at work.
+        outcomes: Outcome of each slide, in the given order.
+        seconds: Duration.
+        encoding_seconds: Part of the duration in which the encoder was at work.
     """
 
     outcomes: tuple[SlideOutcome, ...]
@@ -139,17 +60,16 @@ def extract_slides(
 ) -> Extraction:
     """Extract the embeddings of slides.
 
-    A slide whose embeddings are there is kept; one that fails is reported and does not stop the
-    others. Every file is whole or absent, so an extraction that was stopped, however it was, is
-    gone on with by running it again, with the same result to the byte. Several processes may work
-    in one folder: each slide is done by one of them.
+    Existing embeddings are kept. A slide that fails is reported and does not stop the others. Every
+    file is whole or absent, so that a stopped extraction resumes where it left off, with the same
+    result to the byte. Several processes may work in one folder; each slide is done by one of them.
 
     Args:
         jobs: The slides.
-        encoder: Turns patches into embeddings.
-        folder: Where the files go.
+        encoder: Encoder of the patches.
+        folder: Folder to write.
         settings: Patches, tissue, batches and processes.
-        progress: Is told how far it is.
+        progress: Progress bar.
 
     Raises:
         ExtractionError: The folder holds embeddings of another encoder, or cannot be written.
@@ -185,7 +105,7 @@ class _Extractor:
     def run(self, jobs: Sequence[SlideJob]) -> tuple[SlideOutcome, ...]:
         try:
             self._run_all(jobs)
-            # By now another process may be done with those it held, or gone.
+            # Another process may have finished or left those that it held.
             busy = [job for job in jobs if self._outcomes[job.slide_id].status == "busy"]
             self._run_all(busy)
         finally:
@@ -201,8 +121,8 @@ class _Extractor:
                 self._run(left)
                 return
             except BrokenProcessPool:
-                # A process died: killed for its memory, or by a fault in a decoder. Of the slides
-                # that were under way, going one by one shows which it was.
+                # A process died: it ran out of memory, or a decoder crashed. Each slide that was
+                # under way runs alone, which shows the one to blame.
                 self._drop_file()
                 for job in [job for job in left if job.slide_id in self._locks]:
                     self._run_alone(job)
@@ -237,7 +157,7 @@ class _Extractor:
                         self._finish(item.job, item.error)
 
     def _claimed(self, jobs: Sequence[SlideJob]) -> Iterator[SlideJob]:
-        """Give the slides that are ours to do, each with its lock held."""
+        """Yield the slides that this process extracts, each with its lock held."""
         for job in jobs:
             path = self._features(job)
             lock = self._locks.get(job.slide_id) or FileLock(path.with_name(f"{path.name}.lock"))
@@ -246,13 +166,14 @@ class _Extractor:
                 continue
             self._locks[job.slide_id] = lock
             _remove_leftovers(path)
-            stored = read_stored(job, self._folder, self._encoder, self._settings)
-            if stored is not None and not stored.redo:
-                restore_coords(job, self._folder, self._encoder)
-                self._end(SlideOutcome(job.slide_id, "kept", stored.num_patches))
-                continue
+            stored = _read_stored(job, self._folder, self._encoder, self._settings)
             if stored is not None:
-                self._notes[job.slide_id] = (f"Extracted again: {stored.redo}.",)
+                num_patches, redo = stored
+                if not redo:
+                    _restore_coords(job, self._folder, self._encoder)
+                    self._end(SlideOutcome(job.slide_id, "kept", num_patches))
+                    continue
+                self._notes[job.slide_id] = (f"Extracted again: {redo}.",)
             yield job
 
     def _acquire(self, lock: FileLock) -> bool:
@@ -263,7 +184,7 @@ class _Extractor:
 
     def _begin(self, job: SlideJob, prepared: PreparedSlide) -> None:
         self._notes[job.slide_id] = (*self._notes.get(job.slide_id, ()), *prepared.notes)
-        self._progress.began(job.slide_id, len(prepared.patches.coords))
+        self._progress.begin(job.slide_id, len(prepared.patches.coords))
         try:
             self._writer = FeatureWriter(
                 self._features(job),
@@ -271,7 +192,7 @@ class _Extractor:
                 dim=self._encoder.dim,
                 dtype=self._settings.dtype,
                 encoder=self._encoder.name,
-                attributes={ENCODER_FINGERPRINT: self._encoder.fingerprint},
+                attributes={_FINGERPRINT: self._encoder.fingerprint},
                 coords_attributes=prepared.record,
             )
         except OSError as error:
@@ -279,7 +200,7 @@ class _Extractor:
 
     def _append(self, tiles: UInt8[np.ndarray, "K P P 3"]) -> None:
         if self._writer is None:
-            return  # An earlier batch of the slide failed.
+            return  # an earlier batch of the slide failed
         try:
             start = time.perf_counter()
             features = self._encoder.encode(torch.from_numpy(tiles)).numpy()
@@ -295,7 +216,7 @@ class _Extractor:
             ) from error
         except OSError as error:
             raise cannot_write(self._folder.root, error) from error
-        self._progress.advanced(len(tiles))
+        self._progress.advance(len(tiles))
 
     def _finish(self, job: SlideJob, error: Exception | None) -> None:
         error, self._failure = error or self._failure, None
@@ -322,7 +243,7 @@ class _Extractor:
         if lock is not None:
             lock.release()
         if outcome.status != "busy":
-            self._progress.ended(outcome)
+            self._progress.end(outcome)
 
     def _drop_file(self) -> None:
         if self._writer is not None:
@@ -334,6 +255,50 @@ class _Extractor:
 
 
 def _remove_leftovers(output: Path) -> None:
-    """Remove what a killed process began to write. The output's lock must be held."""
-    for begun in output.parent.glob(f".{glob.escape(output.name)}.*.tmp"):
-        begun.unlink(missing_ok=True)
+    """Remove the partial files of a killed process. The output's lock must be held."""
+    for partial in output.parent.glob(f".{glob.escape(output.name)}.*.tmp"):
+        partial.unlink(missing_ok=True)
+
+
+def _read_stored(
+    job: SlideJob, folder: ExtractionFolder, encoder: Encoder, settings: ExtractionSettings
+) -> tuple[int, str] | None:
+    """Return the patches of stored embeddings and why to extract them again (or an empty text).
+
+    Embeddings of other tools, which do not record their encoder's weights, are kept.
+    """
+    path = folder.features(encoder.name, job.slide_id)
+    if not path.exists():
+        return None
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            features, coords = file["features"], file["coords"]
+            shape, fingerprint = features.shape, features.attrs.get(_FINGERPRINT)
+            dtype, num_coords = features.dtype.name, coords.shape[-2]
+    except (OSError, RuntimeError, KeyError) as error:
+        return 0, f"its file was damaged ({' '.join(str(error).split())})"
+    num_patches, record = int(num_coords), stored_record(path) or {}
+    if num_patches and shape[-2:-1] != (num_patches,):
+        return 0, "its file was damaged (not an embedding for each patch)"
+    if settings.overwrite:
+        return num_patches, "asked for"
+    other = num_patches > 0 and shape[-1] != encoder.dim
+    if other or fingerprint not in (None, encoder.fingerprint):
+        raise ExtractionError(
+            f"Expected embeddings of this {encoder.name} in {path.parent}, but those of "
+            f"'{path.stem}' come from other weights, another transform or another precision. "
+            "Choose another --out, give the same --precision, or replace them with --overwrite."
+        )
+    if settings.resegment:
+        return num_patches, "its tissue is segmented again"
+    if fingerprint is not None and dtype != settings.dtype:
+        return num_patches, f"its numbers were {dtype}"
+    return num_patches, outdated(record, job, folder, settings)
+
+
+def _restore_coords(job: SlideJob, folder: ExtractionFolder, encoder: Encoder) -> None:
+    """Replace coordinates of ours that differ from those of the kept embeddings."""
+    features, coords = folder.features(encoder.name, job.slide_id), folder.coords(job.slide_id)
+    wanted = stored_record(features)
+    if wanted and stored_record(coords) != wanted:
+        write_coords(coords, read_coords(features), attributes=wanted)

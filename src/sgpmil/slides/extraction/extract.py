@@ -3,21 +3,32 @@
 The command ``sgpmil extract`` calls `extract_folder`.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from sgpmil.errors import SgpmilError
 from sgpmil.options import Options
-from sgpmil.processes import available_cores
-from sgpmil.slides.encoders import load_encoder
-from sgpmil.slides.encoders.registry import DEFAULT_ENCODER
+from sgpmil.slides.encoders import DEFAULT_ENCODER, Precision, load_encoder
 from sgpmil.slides.extraction.encoding import Extraction, extract_slides
-from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideOutcome, slide_jobs
-from sgpmil.slides.extraction.placement import place_patches_of
-from sgpmil.slides.extraction.progress import extraction_progress
+from sgpmil.slides.extraction.jobs import (
+    PROCESS_DIED,
+    ExtractionSettings,
+    FeatureType,
+    SlideJob,
+    SlideOutcome,
+    Status,
+    cannot_write,
+    is_write_failure,
+    slide_jobs,
+)
+from sgpmil.slides.extraction.progress import ExtractionProgress, extraction_progress
+from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 
-__all__ = ["ExtractOptions", "ExtractedFolder", "extract_folder"]
+__all__ = ["ExtractOptions", "ExtractedFolder", "extract_folder", "place_patches_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +46,21 @@ class ExtractOptions(Options):
         encoder: Patch encoder: a name (see --list-encoders), timm:NAME, hf:OWNER/REPO, a
             TorchScript or ONNX file, or package.module:Class. The default is trained on
             photographs; encoders trained on pathology are better.
-        weights: Checkpoint of the encoder, for machines that reach no hub.
+        weights: Checkpoint of the encoder, for machines without internet.
         slide_list: Table of slides (.csv) with columns wsi and, where the files do not state it,
             mpp or mag.
         slide_mpp: Microns per pixel of slides that do not state it.
         slide_mag: Magnification of slides that do not state it.
-        recursive: Look for slides in subfolders, too.
+        recursive: Search subfolders for slides, too.
         encode: Encode the patches. Without, the extraction stops at contours, previews and
             coordinates, to look at and to edit in QuPath; the next extraction uses them.
-        resegment: Find the tissue again; edited contours are lost.
+        resegment: Segment the tissue again; edited contours are lost.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
-        precision: Arithmetic of the encoder; its own by default.
+        precision: Precision of the encoder; by default its own.
         dtype: Number type of the embeddings on disk.
-        batch_size: Patches that are encoded at once; 64 on a GPU and 8 on a CPU by default.
-        workers: Processes that decode tiles; one for each core by default.
-        overwrite: Extract existing slides again.
+        batch_size: Patches in a batch of the encoder; by default 64 on a GPU and 8 on a CPU.
+        workers: Processes that decode tiles; by default one for each core.
+        overwrite: Extract existing embeddings again.
     """
 
     slides: Path
@@ -68,8 +79,8 @@ class ExtractOptions(Options):
     encode: bool = True
     resegment: bool = False
     device: str = "auto"
-    precision: Literal["float32", "float16", "bfloat16"] | None = None
-    dtype: Literal["float16", "float32"] = "float16"
+    precision: Precision | None = None
+    dtype: FeatureType = "float16"
     batch_size: int | None = None
     workers: int | None = None
     overwrite: bool = False
@@ -82,8 +93,8 @@ class ExtractedFolder:
     Args:
         outcomes: Outcome of each slide.
         folder: Folders of contours, previews and coordinates.
-        features: Folder of the embeddings; None where nothing was encoded.
-        timing: Times of the encoding; None where nothing was encoded.
+        features: Folder of the embeddings; None if nothing was encoded.
+        timing: Times of the encoding; None if nothing was encoded.
     """
 
     outcomes: tuple[SlideOutcome, ...]
@@ -95,14 +106,17 @@ class ExtractedFolder:
 def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> ExtractedFolder:
     """Turn slides into patch embeddings. A stopped extraction resumes where it left off.
 
+    Worker processes are spawned, so a script that calls this needs ``if __name__ == "__main__"``.
+
     Args:
         options: The slides, the patches and the encoder.
-        show_progress: Whether to show a bar on standard error.
+        show_progress: Whether to show a progress bar on standard error.
 
     Raises:
         SlideError: There are no slides, or the table of slides does not fit.
-        EncoderError: There is no such encoder, or its weights are missing.
-        SettingsError: A setting is out of range, or there is no such device.
+        EncoderError: There is no such encoder, or its weights are not available or do not fit.
+        ExtractionError: The folder holds embeddings of another encoder, or cannot be written.
+        SettingsError: An option is out of range, or there is no such device.
     """
     settings = ExtractionSettings(
         patches=PatchSettings(
@@ -113,7 +127,7 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
             min_tissue=options.min_tissue,
         ),
         batch_size=options.batch_size,
-        num_workers=available_cores() if options.workers is None else options.workers,
+        num_workers=options.workers,
         dtype=options.dtype,
         resegment=options.resegment,
         overwrite=options.overwrite,
@@ -128,7 +142,7 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
     )
     with extraction_progress(len(jobs), show=show_progress) as bar:
         if not options.encode:
-            return ExtractedFolder(tuple(place_patches_of(jobs, folder, settings, bar)), folder)
+            return ExtractedFolder(place_patches_of(jobs, folder, settings, bar), folder)
         encoder = load_encoder(
             options.encoder,
             weights=options.weights,
@@ -137,3 +151,58 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
         )
         done = extract_slides(jobs, encoder, folder, settings, bar)
     return ExtractedFolder(done.outcomes, folder, folder.features_folder(encoder.name), done)
+
+
+def place_patches_of(
+    jobs: Sequence[SlideJob],
+    folder: ExtractionFolder,
+    settings: ExtractionSettings,
+    progress: ExtractionProgress,
+) -> tuple[SlideOutcome, ...]:
+    """Write the contours, previews and coordinates of slides.
+
+    Args:
+        jobs: The slides.
+        folder: Folder to write.
+        settings: Patches and tissue.
+        progress: Progress bar.
+
+    Raises:
+        ExtractionError: The folder cannot be written.
+    """
+    outcomes = _place(jobs, folder, settings, progress)
+    for job in [job for job in jobs if job.slide_id not in outcomes]:
+        # A process died. Each slide that was under way runs alone, which shows the one to blame.
+        outcomes |= _place([job], folder, settings, progress)
+        if job.slide_id not in outcomes:
+            outcomes[job.slide_id] = SlideOutcome(job.slide_id, "failed", reason=PROCESS_DIED)
+            progress.end(outcomes[job.slide_id])
+    return tuple(outcomes[job.slide_id] for job in jobs)
+
+
+def _place(
+    jobs: Sequence[SlideJob],
+    folder: ExtractionFolder,
+    settings: ExtractionSettings,
+    progress: ExtractionProgress,
+) -> dict[str, SlideOutcome]:
+    """Return the outcomes by slide, without those that were under way when a process died."""
+    outcomes = {}
+    with TileWorkers(settings.num_workers, settings.patches.size, batch_size=1) as workers:
+        placing = {workers.prepare(job, folder, settings): job for job in jobs}
+        for future in as_completed(placing):
+            job = placing[future]
+            try:
+                found = future.result()
+                count = len(found.patches.coords)
+                status: Status = "done" if count else "empty"
+                outcome = SlideOutcome(job.slide_id, status, count, notes=found.notes)
+            except BrokenProcessPool:
+                continue
+            except (SgpmilError, OSError) as error:
+                if isinstance(error, OSError) and is_write_failure(error):
+                    raise cannot_write(folder.root, error) from error
+                outcome = SlideOutcome(job.slide_id, "failed", reason=str(error))
+            progress.end(outcome)
+            outcomes[job.slide_id] = outcome
+    return outcomes

@@ -33,22 +33,22 @@ FeatureType = Literal["float16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class ExtractionSettings:
-    """How slides become embeddings.
+    """Settings of an extraction.
 
     Args:
         patches: Size, magnification and overlap of the patches.
-        tissue: How tissue is told from background.
-        batch_size: Patches that the encoder sees at once; None for what suits its device.
-        num_workers: Processes that decode tiles.
+        tissue: Segmentation of the tissue.
+        batch_size: Patches in a batch of the encoder; by default chosen for its device.
+        num_workers: Processes that decode tiles; by default one for each core.
         dtype: Number type of the embeddings on disk.
-        resegment: Find the tissue again, though contours are there.
-        overwrite: Extract again what is there.
+        resegment: Whether to segment the tissue again and replace existing contours.
+        overwrite: Whether to extract existing embeddings again.
     """
 
     patches: PatchSettings = field(default_factory=PatchSettings)
     tissue: TissueSettings = field(default_factory=TissueSettings)
     batch_size: int | None = None
-    num_workers: int = 2
+    num_workers: int | None = None
     dtype: FeatureType = "float16"
     resegment: bool = False
     overwrite: bool = False
@@ -60,10 +60,10 @@ class ExtractionSettings:
                 raise SettingsError(f"Expected `{name}` to be at least 1, but got {value}.")
 
     def batch_size_on(self, device: str) -> int:
-        """Give the batch size for a type of device.
+        """Return the batch size for a type of device.
 
-        A CPU is fastest with the few images whose activations its caches hold (EfficientNet-lite0
-        on one core: 41 patches a second in batches of 4, 21 in batches of 64).
+        A CPU is fastest with batches whose activations fit its caches (EfficientNet-lite0 on one
+        core: 41 patches a second in batches of 4, 21 in batches of 64).
 
         Args:
             device: ``cuda`` or ``cpu``, for instance.
@@ -72,22 +72,22 @@ class ExtractionSettings:
 
 
 Status = Literal["done", "empty", "kept", "busy", "failed"]
-"""done: written now; empty: written now, without tissue; kept: was there already; busy: in the
-hands of another process; failed: see the reason."""
+"""done: written now; empty: written now, without patches; kept: existed already; busy: another
+process works on it; failed: see the reason."""
 
 PROCESS_DIED = "The process that read it died: the file is damaged, or memory is short."
 
 
 @dataclass(frozen=True, slots=True)
 class SlideJob:
-    """A slide file, and what the user says of it.
+    """A slide file, and the resolution that the user states.
 
     Args:
         path: The slide file.
-        mpp: Microns a level-0 pixel, said of this very slide.
-        magnification: Magnification of level 0, said of this very slide.
-        unstated_mpp: Microns a level-0 pixel of slides whose files do not say it.
-        unstated_magnification: Magnification of slides whose files do not say it.
+        mpp: Microns per level-0 pixel of this very slide.
+        magnification: Magnification of level 0 of this very slide.
+        unstated_mpp: Microns per level-0 pixel of slides whose files do not state it.
+        unstated_magnification: Magnification of slides whose files do not state it.
     """
 
     path: Path
@@ -102,40 +102,39 @@ class SlideJob:
         return self.path.name if self.path.is_dir() else self.path.stem
 
     def resolution(self, slide: Slide) -> Resolution:
-        """Say how large a pixel is: by what is said of this slide, its file, or of all slides.
+        """Return the resolution: stated for this slide, by its file, or for all slides.
 
         Args:
             slide: The slide, opened.
 
         Raises:
-            SlideError: Nothing says it.
+            SlideError: Nothing states it.
         """
-        silent = slide.mpp is None and slide.objective is None
-        mpp, magnification = self.given(silent=silent)
+        mpp, magnification = self.given(is_unstated=slide.mpp is None and slide.objective is None)
         return slide_resolution(slide, given_mpp=mpp, given_magnification=magnification)
 
-    def given(self, *, silent: bool) -> tuple[float | None, float | None]:
-        """Give the microns a pixel and the magnification that the user says for this slide.
+    def given(self, *, is_unstated: bool) -> tuple[float | None, float | None]:
+        """Return the microns per pixel and the magnification that the user states for this slide.
 
         Args:
-            silent: Whether the file says neither itself.
+            is_unstated: Whether the file states neither.
         """
-        said = (self.mpp, self.magnification)
-        if said == (None, None) and silent:
+        given = (self.mpp, self.magnification)
+        if given == (None, None) and is_unstated:
             return self.unstated_mpp, self.unstated_magnification
-        return said
+        return given
 
 
 @dataclass(frozen=True, slots=True)
 class SlideOutcome:
-    """What became of a slide.
+    """Outcome of a slide.
 
     Args:
         slide_id: The slide.
         status: See `Status`.
-        num_patches: Patches in its file; 0 where there is none.
-        reason: Why it failed, in one sentence.
-        notes: What the user should know of it.
+        num_patches: Patches in its file; 0 if there is no file.
+        reason: Cause of a failure, in one sentence.
+        notes: Remarks for the user.
     """
 
     slide_id: str
@@ -153,17 +152,17 @@ def slide_jobs(
     mpp: float | None = None,
     magnification: float | None = None,
 ) -> list[SlideJob]:
-    """Name the slides to extract.
+    """List the slides to extract.
 
     Args:
         slides: A folder of slides, or one slide.
-        slide_list: Table of those wanted, and of what their files do not say.
-        recursive: Whether to look into subfolders.
-        mpp: Microns a level-0 pixel of slides whose files do not say it.
-        magnification: Magnification of slides whose files do not say it.
+        slide_list: Table of slides, and of the resolution that their files do not state.
+        recursive: Whether to search subfolders.
+        mpp: Microns per level-0 pixel of slides whose files do not state it.
+        magnification: Magnification of slides whose files do not state it.
 
     Raises:
-        SlideError: There are none, or two have one name, or the table does not fit.
+        SlideError: There are none, two have the same name, or the table does not fit.
     """
     unstated = {"unstated_mpp": mpp, "unstated_magnification": magnification}
     if slide_list is not None:
@@ -175,28 +174,28 @@ def slide_jobs(
     return [SlideJob(path, **unstated) for path in found]
 
 
-_OF_THE_FOLDER = frozenset(
+_FOLDER_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
 )
 
 
 def is_write_failure(error: BaseException) -> bool:
-    """Say whether every further slide would fail of this.
+    """Return whether an error means that no file can be written, so that every slide would fail.
 
     Args:
-        error: What went wrong with a slide.
+        error: Error of a slide.
     """
-    return isinstance(error, OSError) and error.errno in _OF_THE_FOLDER
+    return isinstance(error, OSError) and error.errno in _FOLDER_ERRORS
 
 
 def cannot_write(folder: Path, error: OSError) -> ExtractionError:
-    """Make one sentence of it.
+    """Return the error of a folder that cannot be written.
 
     Args:
         folder: The folder of the extraction.
-        error: Why it cannot be written.
+        error: The cause.
     """
     return ExtractionError(
-        f"Could not write to {folder}: {error.strerror or error}. What is complete stays; run the "
-        "same command again to go on."
+        f"Could not write to {folder}: {error.strerror or error}. Complete files stay. Run the "
+        "same command again to resume."
     )

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Record = dict[str, Any]
-"""What the attributes of a file remember of how it came about, by name."""
+"""Attributes of a file that record how it was made, by name."""
 
 _CONTOURS, _MIN_TISSUE, _BYTES = "contours_sha256", "min_tissue", "slide_bytes"
 _SOURCE, _GIVEN_MPP, _GIVEN_MAGNIFICATION = "magnification_source", "given_mpp", "given_mag"
@@ -56,10 +56,9 @@ class PreparedSlide:
     """A slide whose patches are placed.
 
     Args:
-        patches: Where its patches are.
-        record: What the attributes of its files remember; empty where another tool placed the
-            patches.
-        notes: What the user should know of it.
+        patches: Positions of its patches.
+        record: Attributes of its files; empty if another tool placed the patches.
+        notes: Remarks for the user.
     """
 
     patches: Patches
@@ -70,19 +69,19 @@ class PreparedSlide:
 def prepare_slide(
     job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
 ) -> PreparedSlide:
-    """Find the tissue of a slide and place patches on it, unless that was done before.
+    """Segment the tissue of a slide and place patches on it, unless the files exist.
 
     Writes the contours, a preview and the coordinates.
 
     Args:
         job: The slide.
-        folder: Where its files go.
+        folder: Folder of its files.
         settings: Patches and tissue.
 
     Raises:
-        SlideError: The slide cannot be read, or does not say its magnification.
-        AnnotationError: The contours that are there cannot be read.
-        ExtractionError: The coordinates that are there do not fit.
+        SlideError: The slide cannot be read, or its magnification is unknown.
+        AnnotationError: Existing contours cannot be read.
+        ExtractionError: Existing coordinates do not fit.
     """
     if not settings.resegment:
         kept = _kept_coords(job, folder, settings)
@@ -107,7 +106,7 @@ def prepare_slide(
             side=patches.side,
             mpp=resolution.mpp,
         )
-        mpp, magnification = job.given(silent=slide.mpp is None and slide.objective is None)
+        mpp, magnification = job.given(is_unstated=slide.mpp is None and slide.objective is None)
     record = {
         _CONTOURS: _sha256(contours),
         _MIN_TISSUE: float(settings.patches.min_tissue),
@@ -126,14 +125,13 @@ def prepare_slide(
 
 
 def stored_record(path: Path) -> Record | None:
-    """Read what a file of coordinates or embeddings remembers.
+    """Read the record of a file of coordinates or embeddings.
 
     Args:
         path: The file.
 
     Returns:
-        What is ours of its attributes (none in files of other tools); None where it is damaged
-        or absent.
+        Its record, which is empty in files of other tools; None if the file is damaged or absent.
     """
     try:
         with h5py.File(path, "r", locking=False) as file:
@@ -146,15 +144,15 @@ def stored_record(path: Path) -> Record | None:
 def outdated(
     stored: Record, job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
 ) -> str:
-    """Say why files with this record must be made again; empty where they need not be.
+    """Return why files with this record must be made again; empty if they can be kept.
 
-    Files of other tools remember nothing of ours and are taken as they are.
+    Files of other tools have no record and are kept.
 
     Args:
-        stored: What the file remembers.
-        job: The slide, and what is said of it now.
-        folder: Where its files are.
-        settings: The settings now.
+        stored: Record of the file.
+        job: The slide.
+        folder: Folder of its files.
+        settings: Present settings.
     """
     contours = folder.contours(job.slide_id)
     if _CONTOURS in stored and contours.exists() and stored[_CONTOURS] != _sha256(contours):
@@ -162,12 +160,12 @@ def outdated(
     if _MIN_TISSUE in stored and stored[_MIN_TISSUE] != settings.patches.min_tissue:
         return f"its patches were kept from {stored[_MIN_TISSUE]:g} tissue on"
     if _BYTES in stored and stored[_BYTES] != _num_bytes(job.path):
-        return "its slide file is another one"
+        return "its slide file has changed"
     if _SOURCE in stored:
-        given = job.given(silent=stored[_SOURCE] == "given")
+        given = job.given(is_unstated=stored[_SOURCE] == "given")
         before = stored.get(_GIVEN_MPP) or None, stored.get(_GIVEN_MAGNIFICATION) or None
         if given not in ((None, None), before):
-            return "its magnification is given otherwise now"
+            return "another magnification is given now"
     return ""
 
 
@@ -179,7 +177,7 @@ def _kept_coords(
         return None
     record = stored_record(file)
     if record is None or outdated(record, job, folder, settings):
-        return None  # Where the file is damaged, the patches are placed again.
+        return None  # patches of a damaged file are placed again
     patches = replace(read_coords(file), slide_id=job.slide_id)
     if patches.size != settings.patches.size:
         raise ExtractionError(
@@ -189,12 +187,12 @@ def _kept_coords(
     if record:
         return PreparedSlide(patches, record)
     _check_within(patches, job, file)
-    note = "Its coordinates are another tool's, taken as they are, whatever its contours."
+    note = "Its coordinates come from another tool and are used as they are."
     return PreparedSlide(patches, {}, (note,))
 
 
 def _check_within(patches: Patches, job: SlideJob, file: Path) -> None:
-    """Refuse coordinates of another slide: patches that begin beyond the end of this one."""
+    """Refuse coordinates of another slide, whose patches begin beyond the end of this one."""
     with open_slide(job.path) as slide:
         beyond = (patches.coords >= np.array(slide.size)).any(axis=1) | (
             patches.coords <= -patches.side
@@ -203,19 +201,19 @@ def _check_within(patches: Patches, job: SlideJob, file: Path) -> None:
         x, y = patches.coords[beyond][0].tolist()
         raise ExtractionError(
             f"Expected patches on the slide '{job.path}' of {slide.size[0]} × {slide.size[1]} px, "
-            f"but '{file}' has one at ({x}, {y}). Remove it, and the patches are placed again."
+            f"but '{file}' has one at ({x}, {y}). Remove the file to place the patches again."
         )
 
 
 def _are_of_another_slide(contours: Path, job: SlideJob, folder: ExtractionFolder) -> bool:
-    """Say whether contours that nobody edited were found on another slide of this name."""
+    """Return whether unedited contours belong to another slide file of this name."""
     stored = stored_record(folder.coords(job.slide_id)) or {}
     is_other = stored.get(_BYTES) not in (None, _num_bytes(job.path))
     return is_other and contours.exists() and stored[_CONTOURS] == _sha256(contours)
 
 
 def _num_bytes(path: Path) -> int:
-    """Give the size of a slide file: enough to notice that it is another one."""
+    """Return the size of a slide file, which shows whether it was replaced."""
     return path.stat().st_size if path.is_file() else 0
 
 

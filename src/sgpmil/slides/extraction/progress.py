@@ -13,8 +13,8 @@ __all__ = ["ExtractionProgress", "extraction_progress"]
 class ExtractionProgress:
     """Shows slides, patches per second and the time left.
 
-    The number of patches of the slides to come is unknown, so the bar counts slides, and the
-    present slide by its share of patches.
+    The number of patches of later slides is unknown, so the bar counts slides, and the current
+    slide by its share of patches.
 
     Args:
         bar: The bar.
@@ -27,19 +27,19 @@ class ExtractionProgress:
         self._in_slide, self._of_slide, self._slide = 0, 0, ""
         self._start = perf_counter()
 
-    def began(self, slide_id: str, num_patches: int) -> None:
+    def begin(self, slide_id: str, num_patches: int) -> None:
         """Begin a slide."""
         self._in_slide, self._of_slide, self._slide = 0, num_patches, slide_id
 
-    def advanced(self, num_patches: int) -> None:
-        """Count patches of the present slide."""
+    def advance(self, num_patches: int) -> None:
+        """Count patches of the current slide."""
         self._in_slide += num_patches
         self._num_patches += num_patches
         self._bar.reach(self._num_ended + self._in_slide / max(self._of_slide, 1))
         speed = self._num_patches / max(perf_counter() - self._start, 1e-9)
         self._bar.show(state=f"{speed:,.0f} patches/s  {self._slide}")
 
-    def ended(self, outcome: SlideOutcome) -> None:
+    def end(self, outcome: SlideOutcome) -> None:
         """End a slide."""
         self._num_ended += 1
         self._in_slide = 0
@@ -47,7 +47,7 @@ class ExtractionProgress:
         for note in outcome.notes:
             self._bar.say(f"{outcome.slide_id}: {note}")
         if outcome.status == "failed":
-            self._bar.say(f"{outcome.slide_id} failed.")  # The reasons come together, at the end.
+            self._bar.say(f"{outcome.slide_id} failed.")  # the reasons follow together at the end
         elif outcome.status in ("done", "empty"):
             patches = f"{outcome.num_patches:,} patches" if outcome.num_patches else "no tissue"
             self._bar.log(f"{self._bar.count} slides: {outcome.slide_id}, {patches}")
@@ -55,10 +55,10 @@ class ExtractionProgress:
 
 @contextmanager
 def extraction_progress(num_slides: int, *, show: bool = True) -> Iterator[ExtractionProgress]:
-    """Show a bar on standard error while the block runs.
+    """Show a progress bar on standard error while the block runs.
 
     Args:
-        num_slides: Slides in all.
+        num_slides: Number of all slides.
         show: Whether to show anything.
     """
     with progress_bar("Extracting", num_slides, "slides", show=show) as bar:

@@ -1,4 +1,4 @@
-"""The tiles of many slides, in order, decoded ahead of the one who takes them."""
+"""Stream of the tiles of many slides, in order, decoded ahead of the consumer."""
 
 import queue
 import threading
@@ -22,11 +22,11 @@ __all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlideBegin:
-    """The batches of a slide follow.
+    """The start of a slide, whose batches follow.
 
     Args:
         job: The slide.
-        prepared: Where its patches are.
+        prepared: Positions of its patches.
     """
 
     job: SlideJob
@@ -35,7 +35,7 @@ class SlideBegin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileBatch:
-    """The next patches of the slide that began last.
+    """The next patches of the current slide.
 
     Args:
         tiles: Their pixels.
@@ -46,11 +46,11 @@ class TileBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlideEnd:
-    """All batches of a slide have been given, or it failed.
+    """The end of a slide, after its last batch or a failure.
 
     Args:
         job: The slide.
-        error: Why it failed.
+        error: Cause of the failure.
     """
 
     job: SlideJob
@@ -60,16 +60,16 @@ class SlideEnd:
 StreamItem = SlideBegin | TileBatch | SlideEnd
 
 _READY = 2
-"""Batches that wait for the one who takes them."""
+"""Batches that wait for the consumer."""
 
 _AHEAD = 2
-"""Slides whose patches are being placed while an earlier one is decoded. Each is locked meanwhile,
-so few are left for other processes to wait for."""
+"""Slides whose patches are placed while an earlier slide is decoded. They are locked meanwhile, so
+there are few of them: other processes may want them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Tiles under way: a slot that a process fills."""
+    """A run of tiles that a process decodes into a slot."""
 
     slot: int
     start: int
@@ -84,19 +84,19 @@ def tile_stream(
     settings: ExtractionSettings,
     batch_size: int,
 ) -> Generator[StreamItem]:
-    """Give the tiles of slides, batch by batch and slide by slide.
+    """Yield the tiles of slides, batch by batch and slide by slide.
 
-    A batch holds consecutive patches of one slide, always the same ones: encoders may round
-    differently in batches of another size. While the caller works on a batch, a thread gathers the
-    next ones and the processes decode further ahead, into the next slides too, so that the caller
-    hardly ever waits.
+    A batch holds consecutive patches of one slide, and always the same ones, because encoders may
+    round differently in batches of another size. While the consumer works on a batch, a thread
+    gathers the next ones, and the processes decode further ahead, also into the next slides. So the
+    consumer hardly ever waits.
 
     Args:
-        jobs: The slides, in the order wanted.
+        jobs: The slides, in order.
         workers: The processes that decode.
-        folder: Where the coordinates of the slides go.
+        folder: Folder of the coordinates.
         settings: Patches and tissue.
-        batch_size: Patches of a batch.
+        batch_size: Patches in a batch.
     """
     ready: queue.Queue[StreamItem | BaseException | None] = queue.Queue(maxsize=_READY)
     stop = threading.Event()
@@ -150,8 +150,8 @@ def _gather(
             more = upcoming is not None
             if upcoming is not None:
                 preparing.append((upcoming, workers.prepare(upcoming, folder, settings)))
-        # Hand out tiles of the slides whose patches are known. Only what is decoded next is
-        # waited for, so that a slide that is slow to prepare does not hold up the one before.
+        # Hand out tiles of the slides whose patches are known. Wait for a slide only if its tiles
+        # are next, so that a slow preparation does not delay the slide before it.
         if preparing and (not slides or (slides[-1].all_handed_out and _is_done(preparing))):
             slides.append(_SlideUnderWay(*preparing.popleft(), batch_size))
         for slide in slides:
@@ -167,7 +167,7 @@ def _is_done(preparing: "deque[tuple[SlideJob, Future[PreparedSlide]]]") -> bool
 
 
 class _SlideUnderWay:
-    """A slide of which tiles are being decoded."""
+    """A slide whose tiles are being decoded."""
 
     def __init__(self, job: SlideJob, future: "Future[PreparedSlide]", batch_size: int) -> None:
         self.job = job
@@ -194,7 +194,7 @@ class _SlideUnderWay:
         return 0 if self._prepared is None else len(self._prepared.patches.coords)
 
     def hand_out(self, workers: TileWorkers, free: "deque[int]") -> None:
-        """Let the processes decode as far as there are slots."""
+        """Let the processes decode while there are free slots."""
         while free and not self.all_handed_out and self._prepared is not None:
             stop = min(self._handed_out + workers.slots.tiles_per_slot, self._num_patches)
             patches, slot = self._prepared.patches, free.popleft()
@@ -204,7 +204,7 @@ class _SlideUnderWay:
             self._handed_out = stop
 
     def take(self, workers: TileWorkers, free: "deque[int]") -> Iterator[StreamItem]:
-        """Give what comes next: the beginning, a batch or the end."""
+        """Yield the next items: the start, a batch or the end."""
         if self._prepared is not None and not self._begun:
             self._begun = True
             yield SlideBegin(self.job, self._prepared)
@@ -246,7 +246,7 @@ class _SlideUnderWay:
         return tiles
 
     def _drain(self, free: "deque[int]") -> None:
-        """Give back the slots of a slide that failed, once no process writes to them."""
+        """Free the slots of a failed slide once no process writes to them."""
         for run in self._runs:
             run.done.cancel()
             wait([run.done])

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.errors import ExtractionError
-from sgpmil.processes import hold_interrupts, set_up_worker
+from sgpmil.processes import available_cores, hold_interrupts, set_up_worker
 from sgpmil.shapes import Int, UInt8
 from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
 from sgpmil.slides.extraction.preparation import PreparedSlide, prepare_slide
@@ -29,9 +29,9 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder of ours is made i
 class TileSlots:
     """A fixed number of slots, each for a run of tiles, in a file that all processes map.
 
-    Tiles are large (0.2 MB each): through a pipe they would be copied four times. The file is in
-    memory where the system offers that and has room (containers often do not), else in the
-    temporary folder, where the system keeps it in memory as long as it can.
+    Tiles are large (0.2 MB each), and a pipe would copy them four times. The file lies in shared
+    memory if the system has enough of it (containers often do not), else in the temporary folder,
+    where the system keeps it in memory as long as it can.
 
     Args:
         folder: Folder of the file.
@@ -51,31 +51,32 @@ class TileSlots:
 
     @staticmethod
     def new_folder(num_bytes: int) -> Path:
-        """Make a folder for so many bytes of slots."""
+        """Make a folder for slots of this many bytes."""
         roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 2 * num_bytes
         return Path(tempfile.mkdtemp(prefix="sgpmil-", dir=_SHARED_MEMORY if roomy else None))
 
     def tiles(self, slot: int, count: int) -> UInt8[np.ndarray, "K P P 3"]:
-        """Give the first tiles of a slot, to write or to read."""
+        """Return the first tiles of a slot, to write or to read."""
         return np.asarray(self._tiles[slot, :count])
 
 
 _SLOT_BYTES = 12 * 2**20
 _FEWEST_TILES, _MOST_TILES = 4, 64
-"""Tiles that a process decodes at a time: a long run of neighbours, for they share what has to be
-decoded, in bounded memory."""
+"""Fewest and most tiles that a process decodes at a time. Neighbours share parts of the file that
+are decoded once, so runs are long, in bounded memory."""
 
 
 class TileWorkers:
-    """A pool of processes, and the memory through which they hand over tiles.
+    """A pool of processes, and the memory in which they return tiles.
 
     Args:
-        num_workers: Number of processes.
+        num_workers: Number of processes; None for one for each core.
         size: Side of a tile in pixels.
-        batch_size: Patches of a batch: so many tiles at least are under way.
+        batch_size: Patches in a batch, at least as many as tiles under way.
     """
 
-    def __init__(self, num_workers: int, size: int, batch_size: int) -> None:
+    def __init__(self, num_workers: int | None, size: int, batch_size: int) -> None:
+        num_workers = num_workers or available_cores()
         tile_bytes = size * size * 3
         tiles_per_slot = max(_FEWEST_TILES, min(_SLOT_BYTES // tile_bytes, _MOST_TILES))
         num_slots = 2 * num_workers + -(-batch_size // tiles_per_slot)
@@ -90,7 +91,7 @@ class TileWorkers:
                 f"Could not make room for tiles in {folder.parent}: {error.strerror or error}. "
                 "Take fewer --workers, or set TMPDIR to a folder with space."
             ) from error
-        # A process forked off a parent with threads (torch's, CUDA's) may hang: start afresh.
+        # A process forked from a parent with threads (torch's, CUDA's) may hang, so spawn.
         self._pool = ProcessPoolExecutor(
             num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=layout
         )
@@ -101,17 +102,17 @@ class TileWorkers:
     def prepare(
         self, job: SlideJob, folder: ExtractionFolder, settings: ExtractionSettings
     ) -> "Future[PreparedSlide]":
-        """Begin to place the patches of a slide."""
+        """Start to place the patches of a slide."""
         return self._pool.submit(prepare_slide, job, folder, settings)
 
     def decode(
         self, slot: int, path: Path, coords: Int[np.ndarray, "K 2"], side: int
     ) -> "Future[None]":
-        """Begin to decode patches of a slide into a slot."""
+        """Start to decode patches of a slide into a slot."""
         return self._pool.submit(_decode, slot, path, coords, side)
 
     def close(self) -> None:
-        """Stop the processes, and drop what is not begun."""
+        """Stop the processes, and drop tasks that have not started."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(self.slots.folder, ignore_errors=True)
 
@@ -129,14 +130,13 @@ class TileWorkers:
 
 _slots: TileSlots | None = None
 _open: Slide | None = None
-"""What a process keeps between tasks: the memory, and the slide it read last."""
+"""State of a process between tasks: the memory, and the slide that it read last."""
 
 
 def _start(folder: Path, num_slots: int, tiles_per_slot: int, size: int) -> None:
     """Set up a process."""
     global _slots
-    # The parent cannot remove the memory once it is killed.
-    set_up_worker(lambda: shutil.rmtree(folder, ignore_errors=True))
+    set_up_worker(on_orphaned=lambda: shutil.rmtree(folder, ignore_errors=True))
     import cv2
 
     cv2.setNumThreads(1)  # The processes are the parallelism.

@@ -17,7 +17,6 @@ from sgpmil.slides.patches.patch_files import (
     FeatureWriter,
     read_coords,
     write_coords,
-    write_features,
 )
 
 __all__ = [
@@ -28,5 +27,4 @@ __all__ = [
     "place_patches",
     "read_coords",
     "write_coords",
-    "write_features",
 ]

@@ -37,7 +37,6 @@ __all__ = [
     "add_coords",
     "read_coords",
     "write_coords",
-    "write_features",
 ]
 
 
@@ -103,10 +102,6 @@ class ExtractionFolder:
     def preview(self, slide_id: str) -> Path:
         """Name the preview of a slide."""
         return self.previews_folder / f"{slide_id}.png"
-
-    def thumbnail(self, slide_id: str) -> Path:
-        """Name the thumbnail of a slide."""
-        return self.root / "thumbnails" / f"{slide_id}.jpg"
 
     def coords(self, slide_id: str) -> Path:
         """Name the coordinates of a slide."""
@@ -377,40 +372,3 @@ class FeatureWriter:
             self._features[self._written : end] = self._chunk[: self._in_chunk]
             self._written, self._in_chunk = end, 0
             self._new.check()
-
-
-def write_features(
-    path: str | os.PathLike[str],
-    features: Float[np.ndarray, "N D"],
-    patches: Patches,
-    *,
-    encoder: str,
-    attributes: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the embeddings of a slide at once; see `FeatureWriter`.
-
-    Args:
-        path: File to write, whole or not at all.
-        features: A row for each patch, as it is to be stored.
-        patches: The patches.
-        encoder: Name of the encoder.
-        attributes: What else to remember of the embeddings, by name.
-
-    Raises:
-        ExtractionError: The embeddings are not one for each patch, or not finite.
-        OSError: The file cannot be written.
-    """
-    writer = FeatureWriter(
-        path,
-        patches,
-        dim=features.shape[1],
-        dtype=features.dtype.name,
-        encoder=encoder,
-        attributes=attributes,
-    )
-    try:
-        writer.append(features)
-    except BaseException:
-        writer.drop()
-        raise
-    writer.finish()
