@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from sklearn import metrics as sk
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
 from sgpmil.evaluation.calibration import adaptive_calibration_error, expected_calibration_error
 from sgpmil.evaluation.metrics import slide_metrics
@@ -62,7 +63,7 @@ def _table(num_slides: int, seed: int) -> PredictionTable:
             Prediction(f"{i:05d}", "", int(y), np.array([1 - q, q]), unknown, 0.0, 0.0, 0.0)
             for i, (q, y) in enumerate(zip(p, labels, strict=True))
         ),
-        ("normal", "tumour"),
+        ClassTarget(("normal", "tumour")),
     )
 
 
@@ -101,7 +102,7 @@ def _plain(probs: np.ndarray, labels: np.ndarray) -> object:
         Prediction(str(i), "", int(y), p, unknown, 0.0, 0.0, 0.0)
         for i, (p, y) in enumerate(zip(probs, labels, strict=True))
     )
-    return slide_metrics(PredictionTable(rows, ("normal", "tumour")))
+    return slide_metrics(PredictionTable(rows, ClassTarget(("normal", "tumour"))))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable, error_auroc
 from sgpmil.experiments.model_rows import spread_of
 from sgpmil.experiments.model_study import colon_bags
@@ -81,7 +82,7 @@ def _error_auroc(found: Sequence[dict[str, Any]]) -> float:
         for j, (p, s, label) in enumerate(zip(f["probs"], f["std"], f["labels"], strict=True))
     ]
     names = tuple(str(c) for c in range(len(predictions[0].probs)))
-    return error_auroc(PredictionTable(tuple(predictions), names), "std")
+    return error_auroc(PredictionTable(tuple(predictions), ClassTarget(names)), "std")
 
 
 def main() -> None:

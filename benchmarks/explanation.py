@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.exports import (
     write_patch_table,
@@ -158,7 +159,7 @@ def write_fold(folder: Path, num_patches: int, num_classes: int) -> tuple[Path, 
     model = build_model("sgpmil", in_dim=FEATURES, num_classes=num_classes)
     probs = np.full((2, num_classes), 1 / num_classes)
     prediction = Prediction.from_samples("slide", "case", 1, probs, scores)
-    write_prediction_folder(folder / "fold", [prediction], names)
+    write_prediction_folder(folder / "fold", [prediction], ClassTarget(names))
     save_model(model, folder / "fold" / "checkpoint.safetensors", class_names=names)
     return folder / "fold", folder / "features"
 

@@ -7,6 +7,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
@@ -124,7 +125,9 @@ def annotated(tmp_path):
         )
         for name, label in (("pos", 1), ("neg", 0))
     ]
-    write_prediction_folder(tmp_path / "predictions", predictions, ("normal", "tumour"))
+    write_prediction_folder(
+        tmp_path / "predictions", predictions, ClassTarget(("normal", "tumour"))
+    )
     folder = tmp_path / "xml"
     folder.mkdir()
 
@@ -190,7 +193,7 @@ def table_of(slides, skill, seed):
         label = int(slide[1:]) % 2
         p = 1 / (1 + np.exp(-rng.normal() - skill * (2 * label - 1)))
         rows.append(Prediction.from_samples(slide, slide, label, np.array([[1 - p, p]])))
-    return PredictionTable(tuple(rows), ("normal", "tumor"))
+    return PredictionTable(tuple(rows), ClassTarget(("normal", "tumor")))
 
 
 def make_run(path, skill, seed, folds=None):

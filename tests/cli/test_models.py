@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction
 from sgpmil.evaluation.lipschitz import lipschitz_paths
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
@@ -145,7 +146,7 @@ def fold(tmp_path):
         label = int(rng.uniform() < p)
         name = f"val-{number}"
         predictions.append(Prediction.from_samples(name, name, label, np.array([[1 - p, p]])))
-    write_prediction_folder(folder / "validation", predictions, CLASSES)
+    write_prediction_folder(folder / "validation", predictions, ClassTarget(CLASSES))
     return folder
 
 
@@ -255,7 +256,7 @@ def test_no_validation_slides_is_one_sentence(sgpmil, slides, fold, tmp_path):
 
 def test_too_few_calibration_slides_are_said(sgpmil, slides, fold, tmp_path):
     table = read_predictions(fold / "validation" / "predictions.parquet")
-    write_prediction_folder(fold / "validation", table.predictions[:4], CLASSES)
+    write_prediction_folder(fold / "validation", table.predictions[:4], ClassTarget(CLASSES))
     out = tmp_path / "p"
     code, text, _ = sgpmil("predict", fold, slides[0], "--out", out, "--coverage", 0.9)
     assert code == 0
@@ -298,7 +299,7 @@ def test_impossible_options_are_one_sentence(sgpmil, slides, fold, tmp_path, opt
 
 def test_calibration_slides_of_other_classes(sgpmil, slides, fold, tmp_path):
     table = read_predictions(fold / "validation" / "predictions.parquet")
-    write_prediction_folder(fold / "validation", table.predictions, CLASSES[::-1])
+    write_prediction_folder(fold / "validation", table.predictions, ClassTarget(CLASSES[::-1]))
     code, _, err = sgpmil("predict", fold, slides[0], "--out", tmp_path / "p", "--coverage", 0.9)
     assert code == 2
     assert "the classes normal, tumor" in err

@@ -7,6 +7,7 @@ pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.bags import read_bags
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import load_model
 from sgpmil.runs.prediction_folder import write_prediction_folder
@@ -82,7 +83,7 @@ def test_a_slide_that_fails_is_reported_at_the_end(sgpmil, made, run, tmp_path):
 def test_predictions_of_new_slides_with_the_model_that_made_them(sgpmil, made, tmp_path):
     model, _ = load_model(made / "sgpmil" / "fold-0")
     found = predict(model, read_bags(made / "features"), class_names=CLASSES)
-    write_prediction_folder(tmp_path / "new", found.predictions, CLASSES)
+    write_prediction_folder(tmp_path / "new", found.predictions, ClassTarget(CLASSES))
     words = ("--features", made / "features", "--only", SLIDES[3])
     code, out, error = sgpmil("explain", tmp_path / "new", *words)
     assert code == 0, error

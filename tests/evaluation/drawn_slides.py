@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from tests.slides.annotations.drawings import rectangle, write_asap
@@ -56,4 +57,4 @@ def prediction(slide_id, label, seed=0, **changes):
 
 def drawn_table(slide_ids=("t0", "n0", "t1", "n1", "t2"), **changes):
     rows = tuple(prediction(name, int(name.startswith("t")), **changes) for name in slide_ids)
-    return PredictionTable(rows, ("normal", "tumour"))
+    return PredictionTable(rows, ClassTarget(("normal", "tumour")))

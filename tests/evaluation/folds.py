@@ -3,6 +3,7 @@
 import numpy as np
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.comparison.comparability import FoldPredictions
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -19,7 +20,7 @@ def slides_table(slide_ids, *, skill=1.0, seed=0, num_classes=2, cases=None, nam
         case = slide_id if cases is None else cases[slide_id]
         predictions.append(Prediction.from_samples(slide_id, case, label, probs[None]))
     return PredictionTable(
-        tuple(predictions), names or tuple(f"class {c}" for c in range(num_classes))
+        tuple(predictions), ClassTarget(names or tuple(f"class {c}" for c in range(num_classes)))
     )
 
 

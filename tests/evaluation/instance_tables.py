@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
@@ -39,7 +40,7 @@ def instance_table(
             )
         )
     classes = names or tuple(f"class {c}" for c in range(num_classes))
-    return PredictionTable(tuple(predictions), classes)
+    return PredictionTable(tuple(predictions), ClassTarget(classes))
 
 
 def scaled(values):

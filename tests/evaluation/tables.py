@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
@@ -14,7 +15,9 @@ def table_of(probs, labels, names=None) -> PredictionTable:
         )
         for i, (row, label) in enumerate(zip(probs, labels, strict=True))
     )
-    return PredictionTable(predictions, names or tuple(f"c{c}" for c in range(probs.shape[1])))
+    return PredictionTable(
+        predictions, ClassTarget(names or tuple(f"c{c}" for c in range(probs.shape[1])))
+    )
 
 
 def random_table(num_slides=40, num_classes=2, seed=0, num_samples=8) -> PredictionTable:
@@ -25,7 +28,9 @@ def random_table(num_slides=40, num_classes=2, seed=0, num_samples=8) -> Predict
         samples = rng.dirichlet(20 * centre + 0.1, size=num_samples)
         label = int(rng.choice(num_classes, p=centre))
         predictions.append(Prediction.from_samples(f"{i:04d}", f"case{i}", label, samples))
-    return PredictionTable(tuple(predictions), tuple(f"class {c}" for c in range(num_classes)))
+    return PredictionTable(
+        tuple(predictions), ClassTarget(tuple(f"class {c}" for c in range(num_classes)))
+    )
 
 
 def random_scores(num=30, num_classes=2, seed=0, **changes) -> InstanceScores:

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess, write_assessment
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
@@ -38,7 +39,7 @@ def table(prefix, num=24, *, seed=0, slides_of_patient=2, instances=False):
                 f"{prefix}{number}", f"{prefix}-patient{patient}", label, samples, scores
             )
         )
-    return PredictionTable(tuple(predictions), ("normal", "tumour"))
+    return PredictionTable(tuple(predictions), ClassTarget(("normal", "tumour")))
 
 
 @pytest.fixture
@@ -89,7 +90,9 @@ def test_folds_with_one_test_set_are_said(folds):
 def test_slides_without_a_label_are_left_out_and_counted(folds):
     slides = list(folds[0].test.predictions)
     slides[:3] = [replace(slide, label=None) for slide in slides[:3]]
-    found = assess([replace(folds[0], test=PredictionTable(tuple(slides), ("normal", "tumour")))])
+    found = assess(
+        [replace(folds[0], test=PredictionTable(tuple(slides), ClassTarget(("normal", "tumour"))))]
+    )
     assert found.folds[0].slide.num_slides == 21
     assert "3 of 24 slides have no label and are left out." in found.notes
     assert not any("no label" in note for note in assess(folds, options=QUICK).notes)
@@ -97,13 +100,15 @@ def test_slides_without_a_label_are_left_out_and_counted(folds):
 
 def test_a_placeholder_for_a_patient_is_said_and_slides_are_resampled():
     slides = tuple(replace(p, case_id="patient_1") for p in table("x").predictions)
-    found = assess([TestedFold("0", PredictionTable(slides, ("normal", "tumour")))], options=QUICK)
+    found = assess(
+        [TestedFold("0", PredictionTable(slides, ClassTarget(("normal", "tumour"))))], options=QUICK
+    )
     assert found.intervals[0].num_patients == 24
     assert any("placeholder" in note for note in found.notes)
 
 
 def test_a_single_slide_has_no_interval_and_no_validation_no_temperature():
-    one = PredictionTable(table("x").predictions[:1], ("normal", "tumour"))
+    one = PredictionTable(table("x").predictions[:1], ClassTarget(("normal", "tumour")))
     found = assess([TestedFold("0", one)], options=QUICK)
     assert found.intervals == (None,)
     assert found.uncertainty.calibration_rows == ()

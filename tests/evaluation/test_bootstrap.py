@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation import bootstrap
 from sgpmil.evaluation.bootstrap import bootstrap_intervals
@@ -17,7 +18,7 @@ from .tables import random_table, table_of
 
 def with_cases(table, cases):
     predictions = (replace(p, case_id=c) for p, c in zip(table.predictions, cases, strict=True))
-    return PredictionTable(tuple(predictions), table.class_names)
+    return PredictionTable(tuple(predictions), table.target)
 
 
 def binary(p, labels):
@@ -41,7 +42,7 @@ def test_against_a_loop_over_physical_tables():
             for prediction in table.predictions
             if prediction.case_id == patients[index]
         ]
-        metrics = slide_metrics(PredictionTable(tuple(slides), table.class_names))
+        metrics = slide_metrics(PredictionTable(tuple(slides), table.target))
         rows.append([metrics[name] for name in METRIC_NAMES])
     own = slide_metrics(table)
     for interval, column in zip(found.metrics, np.array(rows).T, strict=True):
@@ -76,7 +77,7 @@ def test_coverage_of_a_known_auc():
             Prediction(f"{i:02d}", "", int(y), np.array([1 - q, q]), nothing, 0.0, 0.0, 0.0)
             for i, (q, y) in enumerate(zip(p, labels, strict=True))
         )
-        table = PredictionTable(tuple(slides), ("normal", "tumour"))
+        table = PredictionTable(tuple(slides), ClassTarget(("normal", "tumour")))
         interval = bootstrap_intervals(table, rounds=150).of("auc")
         covered += interval.low <= truth <= interval.high
     assert 0.88 <= covered / 150 <= 0.99
@@ -123,7 +124,7 @@ def test_undefined_stays_undefined():
 def test_only_seed_and_patients_decide(monkeypatch):
     table = random_table(50, seed=3)
     shuffled = [table.predictions[i] for i in np.random.default_rng(0).permutation(50)]
-    shuffled = PredictionTable(tuple(shuffled), table.class_names)
+    shuffled = PredictionTable(tuple(shuffled), table.target)
     found = bootstrap_intervals(table, 30)
     again = bootstrap_intervals(shuffled, 30)
     monkeypatch.setattr(bootstrap, "_CHUNK", 150)

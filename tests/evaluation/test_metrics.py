@@ -17,6 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import (
     INSTANCE_METRICS,
@@ -225,7 +226,7 @@ def measured(predictions, num_classes=2):
     """Measure the instances of predictions, some of which may occur twice."""
     renamed = tuple(replace(p, slide_id=str(i)) for i, p in enumerate(predictions))
     names = tuple(f"class {c}" for c in range(num_classes))
-    return instance_metrics(PredictionTable(renamed, names))
+    return instance_metrics(PredictionTable(renamed, ClassTarget(names)))
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import (
@@ -52,9 +53,9 @@ def test_label_out_of_range(label):
 def test_duplicates_and_class_count():
     one = random_table(1).predictions[0]
     with pytest.raises(PredictionError, match="'0000' twice"):
-        PredictionTable((one, one), ("a", "b"))
+        PredictionTable((one, one), ClassTarget(("a", "b")))
     with pytest.raises(PredictionError, match="Expected 3 probabilities"):
-        PredictionTable((one,), ("a", "b", "c"))
+        PredictionTable((one,), ClassTarget(("a", "b", "c")))
 
 
 def test_sum_tolerance():
@@ -65,7 +66,7 @@ def test_sum_tolerance():
 
 def with_cases(table, cases):
     predictions = (replace(p, case_id=c) for p, c in zip(table.predictions, cases, strict=True))
-    return PredictionTable(tuple(predictions), table.class_names)
+    return PredictionTable(tuple(predictions), table.target)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(0, 1000))
@@ -94,7 +95,7 @@ def test_what_the_slides_do_not_tell_is_unknown():
     labels = [0, 1, 0, 1, 1]
     table = PredictionTable(
         tuple(replace(p, label=y) for p, y in zip(table.predictions, labels, strict=True)),
-        table.class_names,
+        table.target,
     )
     a, b, blank, _ = by_patient(table).predictions
     assert np.isnan(a.std).all()
@@ -120,7 +121,7 @@ def test_independent_slides_would_be_too_sure():
     truth = samples.std(axis=0, ddof=1)
     assumed = np.sqrt(sum(slide.std**2 for slide in slides)) / 2
     assert (assumed < 0.75 * truth).all()
-    (patient,) = by_patient(PredictionTable(tuple(slides), ("n", "t"))).predictions
+    (patient,) = by_patient(PredictionTable(tuple(slides), ClassTarget(("n", "t")))).predictions
     assert np.isnan(patient.std).all()
 
 
@@ -139,7 +140,7 @@ def test_instances_belong_to_a_slide():
     scores = random_scores()
     slides = [replace(p, instances=scores) for p in random_table(3).predictions]
     labels = [replace(p, label=0) for p in slides]
-    table = with_cases(PredictionTable(tuple(labels), ("n", "t")), ["a", "a", "b"])
+    table = with_cases(PredictionTable(tuple(labels), ClassTarget(("n", "t"))), ["a", "a", "b"])
     a, b = by_patient(table).predictions
     assert a.instances is None
     assert b.instances is scores

@@ -22,7 +22,7 @@ def with_instances(table):
     predictions = tuple(
         replace(p, instances=random_scores(seed=i)) for i, p in enumerate(table.predictions)
     )
-    return PredictionTable(predictions, table.class_names)
+    return PredictionTable(predictions, table.target)
 
 
 def test_evaluate_is_the_metrics_of_the_table():

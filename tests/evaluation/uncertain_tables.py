@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
@@ -39,7 +40,7 @@ def built(drawn):
         Prediction.from_samples(f"s{i:03d}", f"case{i}", int(label), own)
         for i, (own, label) in enumerate(zip(samples, labels, strict=True))
     )
-    return PredictionTable(predictions, tuple(f"c{c}" for c in range(num_classes)))
+    return PredictionTable(predictions, ClassTarget(tuple(f"c{c}" for c in range(num_classes))))
 
 
 def model_table(num_slides, num_classes=3, seed=0, sharpness=1.0, name="s"):
@@ -66,4 +67,6 @@ def model_table(num_slides, num_classes=3, seed=0, sharpness=1.0, name="s"):
                 mutual_information=0.2 * prediction.entropy * rng.uniform(),
             )
         )
-    return PredictionTable(tuple(predictions), tuple(f"class {c}" for c in range(num_classes)))
+    return PredictionTable(
+        tuple(predictions), ClassTarget(tuple(f"class {c}" for c in range(num_classes)))
+    )

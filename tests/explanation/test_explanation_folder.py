@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.explanation.explanation_folder import open_explanation, predictions_digest
@@ -54,7 +55,7 @@ def test_the_digest_changes_with_what_is_explained():
     def table(p=0.6, label=1, attention=0.5, name="a"):
         scores = InstanceScores(np.array([attention, 1 - attention]), np.zeros(2))
         one = Prediction.from_samples(name, "c", label, np.array([[1 - p, p]]), scores)
-        return PredictionTable((one,), ("n", "t"))
+        return PredictionTable((one,), ClassTarget(("n", "t")))
 
     same = predictions_digest([table()])
     assert predictions_digest([table()]) == same

@@ -9,6 +9,7 @@ import torch
 
 from sgpmil.bags import read_bags
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import build_model, save_model
@@ -56,7 +57,7 @@ def write_run(path, features, model="sgpmil", seed=0):
         )
         found = predict(network, bags.subset(fold.test), class_names=CLASSES)
         labelled = tuple(replace(p, label=SLIDES.index(p.slide_id) % 2) for p in found.predictions)
-        run.folds[fold.name].write(PredictionTable(labelled, CLASSES))
+        run.folds[fold.name].write(PredictionTable(labelled, ClassTarget(CLASSES)))
     return run.path
 
 

@@ -8,6 +8,7 @@ pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.runs.material import MissingMaterialWarning, read_material, run_facts
@@ -24,7 +25,7 @@ def table(*slide_ids):
         Prediction.from_samples(s, s, i % 2, np.array([[0.4, 0.6]]), scores)
         for i, s in enumerate(slide_ids)
     ]
-    return PredictionTable(tuple(predictions), ("normal", "tumour"))
+    return PredictionTable(tuple(predictions), ClassTarget(("normal", "tumour")))
 
 
 @pytest.fixture

@@ -355,8 +355,8 @@ def test_decisions_are_two_more_columns(tmp_path, name, write_table):
     np.testing.assert_array_equal(after.std, before.std)
     assert after.labels.tolist() == before.labels.tolist()
     content = path.read_bytes()
-    shuffled = PredictionTable(table.predictions[::-1], table.class_names)
-    for other in (shuffled, PredictionTable(table.predictions[1:], table.class_names)):
+    shuffled = PredictionTable(table.predictions[::-1], table.target)
+    for other in (shuffled, PredictionTable(table.predictions[1:], table.target)):
         with pytest.raises(PredictionError, match="in their order"):
             write_table(path, table, decide(other, conformal))
     assert path.read_bytes() == content

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.runs.prediction_folder import (
     is_prediction_folder,
@@ -23,7 +24,7 @@ def predictions(count=4):
 
 def test_round_trip(tmp_path):
     made, names = predictions()
-    write_prediction_folder(tmp_path, iter(made), names)
+    write_prediction_folder(tmp_path, iter(made), ClassTarget(names))
     back = read_prediction_folder(tmp_path)
     assert back.class_names == names
     for old, new in zip(made, back.predictions, strict=True):
@@ -33,28 +34,28 @@ def test_round_trip(tmp_path):
 
 def test_scores_need_not_stay_in_memory(tmp_path):
     made, names = predictions()
-    table = write_prediction_folder(tmp_path, made, names, keep_instances=False)
+    table = write_prediction_folder(tmp_path, made, ClassTarget(names), keep_instances=False)
     assert all(p.instances is None for p in table.predictions)
     assert all(p.instances is not None for p in read_prediction_folder(tmp_path).predictions)
 
 
 def test_a_failure_leaves_no_complete_folder(tmp_path, monkeypatch):
     made, names = predictions()
-    write_prediction_folder(tmp_path, made, names)
+    write_prediction_folder(tmp_path, made, ClassTarget(names))
 
     def broken():
         yield made[0]
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        write_prediction_folder(tmp_path, broken(), names)
+        write_prediction_folder(tmp_path, broken(), ClassTarget(names))
     assert not is_prediction_folder(tmp_path)
 
 
 def test_old_scores_go(tmp_path):
     made, names = predictions(4)
-    write_prediction_folder(tmp_path, made, names)
-    write_prediction_folder(tmp_path, made[:2], names)
+    write_prediction_folder(tmp_path, made, ClassTarget(names))
+    write_prediction_folder(tmp_path, made[:2], ClassTarget(names))
     assert len(list((tmp_path / "attention").iterdir())) == 2
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError, SplitError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -33,7 +34,7 @@ def table_of(slides, seed=0):
         )
         for i, slide in enumerate(slides)
     ]
-    return PredictionTable(tuple(rows), ("no", "yes"))
+    return PredictionTable(tuple(rows), ClassTarget(("no", "yes")))
 
 
 @pytest.fixture
@@ -95,9 +96,9 @@ def test_predictions_of_one_test_set(tmp_path):
     table = table_of(("a", "b", "c"))
     write_predictions(tmp_path / "p.parquet", table)
     write_predictions_csv(tmp_path / "p.csv", table)
-    write_prediction_folder(tmp_path / "folder", table.predictions, table.class_names)
+    write_prediction_folder(tmp_path / "folder", table.predictions, table.target)
     plain = PredictionTable(
-        tuple(replace(p, instances=None) for p in table.predictions), table.class_names
+        tuple(replace(p, instances=None) for p in table.predictions), table.target
     )
     for name, expected in (("p.parquet", plain), ("folder", table)):
         (fold,) = open_results(tmp_path / name).evaluate()
@@ -157,7 +158,7 @@ def test_the_folder_of_a_fold_knows_its_run_and_other_folders_do_not(run, tmp_pa
     assert open_results(run.folds["first"].path).run.description == run.description
     (tmp_path / "run.json").write_text('{"name": "of another tool"}')
     table = table_of(("a", "b"))
-    write_prediction_folder(tmp_path / "folder", table.predictions, table.class_names)
+    write_prediction_folder(tmp_path / "folder", table.predictions, table.target)
     assert open_results(tmp_path / "folder").run is None
     assert len(open_results(tmp_path / "folder").load()) == 1
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError, RunFolderError, SplitError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -44,7 +45,7 @@ def table(*names):
         )
         for i, name in enumerate(names or FOLDS[0].test)
     ]
-    return PredictionTable(tuple(predictions), ("no", "yes"))
+    return PredictionTable(tuple(predictions), ClassTarget(("no", "yes")))
 
 
 def test_a_new_run_says_what_made_it(tmp_path):
@@ -182,7 +183,7 @@ def test_predictions_come_back_as_they_were(tmp_path):
     written = table()
     mixed = PredictionTable(
         (written.predictions[0], replace(written.predictions[1], instances=None)),
-        written.class_names,
+        written.target,
     )
     run.folds["1"].write(mixed)
     found = run.folds["1"].load().test

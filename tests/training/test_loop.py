@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import (
     RunFolderError,
     TrainingError,
@@ -55,7 +56,7 @@ def rows(folder):
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    files = FoldFiles(tmp_path, ("a", "b"), seed=0)
+    files = FoldFiles(tmp_path, seed=0)
     files.save_last({"value": 1})
 
     def half(content, place):
@@ -315,7 +316,7 @@ def loop_of(model, val):
         val,
         quick(),
         start_fabric("cpu"),
-        FoldFiles(None, ("class0", "class1"), seed=0),
+        FoldFiles(None, seed=0),
     )
 
 
@@ -349,7 +350,7 @@ def test_validation_in_half_precision_gives_distributions(model, monkeypatch):
     tables = []
 
     def remember(predictions, class_names):
-        tables.append(PredictionTable(predictions, class_names))
+        tables.append(PredictionTable(predictions, ClassTarget(class_names)))
         return tables[-1]
 
     monkeypatch.setattr("sgpmil.training.loop.PredictionTable", remember)

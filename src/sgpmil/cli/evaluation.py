@@ -93,10 +93,10 @@ def _print_assessment(assessment: Assessment, title: str, unit: str) -> None:
     _print_intervals(assessment)
     grid(
         f"Confusion, {unit} of each label (rows) and prediction (columns)",
-        ["", *assessment.class_names],
+        ["", *assessment.target.names],
         [
             [name, *(str(count) for count in row)]
-            for name, row in zip(assessment.class_names, assessment.confusion, strict=True)
+            for name, row in zip(assessment.target.names, assessment.confusion, strict=True)
         ],
     )
     _print_brier(assessment)

@@ -38,7 +38,7 @@ def _print_least_certain(predicted: PredictedFolder) -> None:
     rows = [
         (
             p.slide_id,
-            f"{table.class_names[p.predicted_class]} "
+            f"{table.target.decode(p.predicted_class)} "
             f"{p.probability_text(p.predicted_class, digits=3)}",
             *decision.columns.values(),
         )

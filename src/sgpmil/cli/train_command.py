@@ -142,7 +142,7 @@ def train(
         assignments=assignments or (),
     )
     bags, folds = read_data(loaded.data)
-    order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.class_names))
+    order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
     console.print(
         f"{len(bags)} slides of {bags.feature_dim} features, classes {order}; "
         f"{len(folds)} folds{'' if loaded.data.splits else ' made by patient'}.",

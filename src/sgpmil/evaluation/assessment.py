@@ -22,6 +22,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
 from sgpmil.evaluation.calibration import BrierDecomposition, brier_decomposition
@@ -95,7 +96,7 @@ class Assessment:
 
     Args:
         folds: Metrics of each fold.
-        class_names: Name of each class.
+        target: What is predicted.
         intervals: Confidence intervals of each fold's metrics; empty where not asked for, None
             for a fold with a single slide.
         confusion: Slides of each label (rows) and predicted class (columns), over all folds.
@@ -107,13 +108,18 @@ class Assessment:
     """
 
     folds: tuple[FoldMetrics, ...]
-    class_names: tuple[str, ...]
+    target: Target
     intervals: tuple[Intervals | None, ...]
     confusion: Int[np.ndarray, "C C"]
     brier: tuple[BrierDecomposition, ...]
     uncertainty: FoldsUncertainty
     instances: InstanceEvaluation | None
     notes: tuple[str, ...]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class."""
+        return self.target.names
 
     @property
     def summary(self) -> tuple[MetricSummary, ...]:
@@ -175,7 +181,7 @@ def assess(
     uncertainty = uncertainty_over_folds(pairs, chosen.coverage)
     return Assessment(
         folds=metrics,
-        class_names=tests[0].class_names,
+        target=tests[0].target,
         intervals=intervals,
         confusion=np.sum([_confusion(test) for test in tests], axis=0),
         brier=tuple(brier_decomposition(test.probs, test.labels) for test in tests),
@@ -242,7 +248,7 @@ def _shared_slides(tests: Sequence[PredictionTable]) -> tuple[str, ...]:
 
 
 def _confusion(test: PredictionTable) -> Int[np.ndarray, "C C"]:
-    return confusion_matrix(test.probs.argmax(axis=1), test.labels, test.num_classes)
+    return confusion_matrix(test.predicted, test.labels, test.target.num_outputs)
 
 
 _BRIER_PARTS = tuple(field.name for field in fields(BrierDecomposition))
@@ -264,7 +270,7 @@ def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, tuple[Sequence[str], Iterable[Sequence[Any]]]] = {
         "metrics.csv": (("fold", "metric", "value", "low", "high"), _metric_rows(assessment)),
-        "confusion.csv": (("label", *assessment.class_names), _confusion_rows(assessment)),
+        "confusion.csv": (("label", *assessment.target.names), _confusion_rows(assessment)),
         "brier.csv": (("fold", *_BRIER_PARTS), _brier_rows(assessment)),
         "uncertainty.csv": (("measure", "mean", "sd", "pooled"), _uncertainty_rows(assessment)),
     }
@@ -300,7 +306,7 @@ def _metric_rows(assessment: Assessment) -> Iterable[Sequence[Any]]:
 
 
 def _confusion_rows(assessment: Assessment) -> Iterable[Sequence[Any]]:
-    for name, row in zip(assessment.class_names, assessment.confusion, strict=True):
+    for name, row in zip(assessment.target.names, assessment.confusion, strict=True):
         yield (name, *row.tolist())
 
 

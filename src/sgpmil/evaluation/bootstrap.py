@@ -97,12 +97,13 @@ def bootstrap_intervals(
         SettingsError: The rounds, the level or the seed are impossible.
 
     Example:
+        >>> from sgpmil.bags.target import ClassTarget
         >>> from sgpmil.evaluation.prediction import Prediction
         >>> slides = (
         ...     Prediction.from_samples("a", "anna", 1, np.array([[0.25, 0.75]])),
         ...     Prediction.from_samples("b", "bert", 0, np.array([[0.25, 0.75]])),
         ... )
-        >>> intervals = bootstrap_intervals(PredictionTable(slides, ("normal", "tumour")))
+        >>> intervals = bootstrap_intervals(PredictionTable(slides, ClassTarget(("no", "yes"))))
         >>> intervals.of("accuracy")
         Interval(name='accuracy', value=0.5, low=0.0, high=1.0, num_rounds=1000)
     """

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import (
     adaptive_calibration_error,
@@ -86,13 +87,18 @@ class Metric:
         """Arrow that points to better values: ↑, ↓ or nothing."""
         return {"higher": "↑", "lower": "↓", "neither": ""}[self.better]
 
+    def suits(self, target: Target) -> bool:
+        """Return whether the metric is defined for a target."""
+        has_classes = target.num_outputs == 2 or not self.two_classes_only
+        return target.kind in self.targets and has_classes
+
     def __call__(self, table: PredictionTable) -> float:
         """Measure labelled slides; NaN where the metric is not defined.
 
         Args:
             table: Predictions, all with a label.
         """
-        if self.two_classes_only and table.num_classes != 2:
+        if not self.suits(table.target):
             return math.nan
         return self.value(table)
 
@@ -102,7 +108,7 @@ class Metric:
         Args:
             drawn: The tables.
         """
-        if self.two_classes_only and drawn.slides.num_classes != 2:
+        if not self.suits(drawn.slides.target):
             return np.full(len(drawn.counts), math.nan)
         if self.resampled is not None:
             return self.resampled(drawn)
@@ -209,22 +215,22 @@ def instance_auc(prediction: Prediction, kind: ScoreKind) -> float:
 
 
 def confusion_matrix(
-    predicted: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"], num_classes: int
+    predicted: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"], num_outputs: int
 ) -> Int[np.ndarray, "C C"]:
     """Count the slides of each label (rows) and predicted class (columns).
 
     Args:
         predicted: Predicted class of each slide.
         labels: Label of each slide.
-        num_classes: Number of classes C.
+        num_outputs: Number of classes C.
 
     Example:
         >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
         array([[1, 1],
                [0, 1]])
     """
-    cells = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
-    return cells.reshape(num_classes, num_classes)
+    cells = np.bincount(labels * num_outputs + predicted, minlength=num_outputs**2)
+    return cells.reshape(num_outputs, num_outputs)
 
 
 def get_metric(key: str) -> Metric:
@@ -245,14 +251,14 @@ def get_metric(key: str) -> Metric:
 
 
 def _accuracy(table: PredictionTable) -> float:
-    return float((table.probs.argmax(axis=1) == table.labels).mean())
+    return float((table.predicted == table.labels).mean())
 
 
 def _balanced_accuracy(table: PredictionTable) -> float:
     """Give the mean recall over the classes that occur among the labels."""
     from sklearn.metrics import recall_score
 
-    labels, predicted = table.labels, table.probs.argmax(axis=1)
+    labels, predicted = table.labels, table.predicted
     # The same as balanced_accuracy_score, which warns of predicted classes that do not occur.
     present = np.unique(labels)
     return float(recall_score(labels, predicted, labels=present, average="macro"))
@@ -268,11 +274,12 @@ def _f1(table: PredictionTable) -> float:
     """
     from sklearn.metrics import f1_score
 
-    labels, classes = table.labels, _counted_classes(table.num_classes)
+    labels, classes = table.labels, list(table.target.ranked)
     if not classes or not np.isin(classes, labels).all():
         return math.nan
-    predicted = table.probs.argmax(axis=1)
-    return float(f1_score(labels, predicted, labels=classes, average="macro", zero_division=0))
+    return float(
+        f1_score(labels, table.predicted, labels=classes, average="macro", zero_division=0)
+    )
 
 
 def _kappa(table: PredictionTable) -> float:
@@ -286,10 +293,10 @@ def _kappa(table: PredictionTable) -> float:
     """
     from sklearn.metrics import cohen_kappa_score
 
-    labels, predicted = table.labels, table.probs.argmax(axis=1)
+    labels, predicted = table.labels, table.predicted
     if len({*labels.tolist(), *predicted.tolist()}) < 2:
         return math.nan
-    classes = range(table.num_classes)
+    classes = range(table.target.num_outputs)
     return float(cohen_kappa_score(labels, predicted, labels=classes, weights="quadratic"))
 
 
@@ -316,18 +323,11 @@ def _one_vs_rest(metric: Callable[..., float], table: PredictionTable) -> float:
     probabilities).
     """
     probs, labels = table.probs, table.labels
-    classes = _counted_classes(table.num_classes)
-    counts = np.bincount(labels, minlength=table.num_classes)[classes]
+    classes = list(table.target.ranked)
+    counts = np.bincount(labels, minlength=table.target.num_outputs)[classes]
     if not classes or (counts == 0).any() or (counts == len(labels)).any():
         return math.nan
     return float(np.mean([metric(labels == c, probs[:, c]) for c in classes]))
-
-
-def _counted_classes(num_classes: int) -> list[int]:
-    """List the classes over which a metric of one class against the rest is averaged."""
-    if num_classes < 2:
-        return []
-    return [1] if num_classes == 2 else list(range(num_classes))
 
 
 def _over_bags(kind: ScoreKind, metric: RankMetric) -> Callable[[PredictionTable], float]:

@@ -120,10 +120,10 @@ class InstanceScores:
             raise PredictionError(
                 "Expected scores with evidence, but this model gives none. Use attention instead."
             )
-        num_classes = self.evidence_mean.shape[1]
-        if not 0 <= class_index < num_classes:
+        num_outputs = self.evidence_mean.shape[1]
+        if not 0 <= class_index < num_outputs:
             raise PredictionError(
-                f"Expected a class between 0 and {num_classes - 1}, but got {class_index}. "
+                f"Expected a class between 0 and {num_outputs - 1}, but got {class_index}. "
                 "Choose a class that the model knows."
             )
         return self.evidence_mean, self.evidence_std
@@ -137,8 +137,8 @@ def _margin(values: Float[np.ndarray, "N C"], class_index: int) -> Float[np.ndar
 
 def _check_instances(scores: InstanceScores) -> None:
     num = scores.attention_mean.shape[0] if scores.attention_mean.ndim else 0
-    num_classes = None if scores.evidence_mean is None else scores.evidence_mean.shape[-1:]
-    evidence_shape = None if num_classes is None else (num, *num_classes)
+    evidence = scores.evidence_mean
+    evidence_shape = None if evidence is None else (num, *evidence.shape[-1:])
     expected = {
         "attention_mean": (scores.attention_mean, (num,)),
         "attention_std": (scores.attention_std, (num,)),

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction, entropy
 from sgpmil.shapes import Float, Int
@@ -20,32 +21,34 @@ SUM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class PredictionTable:
-    """The predictions of a set of slides, under one list of classes.
+    """The predictions of a set of slides, for one target.
 
     Args:
         predictions: One prediction a slide.
-        class_names: Name of each class.
+        target: What is predicted.
 
     Raises:
         PredictionError: A slide occurs twice, a distribution is not one, or a label is not
             among the classes.
 
     Example:
+        >>> from sgpmil.bags.target import ClassTarget
         >>> one = Prediction.from_samples("a", "a", None, np.array([[0.2, 0.8]]))
-        >>> table = PredictionTable((one,), ("normal", "tumour"))
+        >>> table = PredictionTable((one,), ClassTarget(("normal", "tumour")))
         >>> len(table), len(table.labelled())
         (1, 0)
     """
 
     predictions: tuple[Prediction, ...]
-    class_names: tuple[str, ...]
+    target: Target
 
     def __post_init__(self) -> None:
+        num_outputs = self.target.num_outputs
         for prediction in self.predictions:
-            if prediction.probs.shape != (self.num_classes,):
+            if prediction.probs.shape != (num_outputs,):
                 raise PredictionError(
-                    f"Expected {self.num_classes} probabilities for '{prediction.slide_id}', one "
-                    f"a class, but got shape {prediction.probs.shape}. Name every class."
+                    f"Expected {num_outputs} probabilities for '{prediction.slide_id}', one a "
+                    f"class, but got shape {prediction.probs.shape}. Name every class."
                 )
         check_predictions(
             self.probs, [p.label for p in self.predictions], self.slide_ids, "the predictions"
@@ -55,9 +58,14 @@ class PredictionTable:
         return len(self.predictions)
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class."""
+        return self.target.names
+
+    @property
     def num_classes(self) -> int:
         """Number of classes C."""
-        return len(self.class_names)
+        return self.target.num_outputs
 
     @property
     def slide_ids(self) -> tuple[str, ...]:
@@ -73,6 +81,11 @@ class PredictionTable:
     def std(self) -> Float[np.ndarray, "n C"]:
         """Posterior standard deviation of each probability."""
         return self._matrix([prediction.std for prediction in self.predictions])
+
+    @property
+    def predicted(self) -> Int[np.ndarray, " n"]:
+        """Predicted label of each slide."""
+        return self.target.predicted(self.probs)
 
     @cached_property
     def labels(self) -> Int[np.ndarray, " n"]:
@@ -96,10 +109,10 @@ class PredictionTable:
         """Keep the slides with a label."""
         kept = tuple(p for p in self.predictions if p.label is not None)
         # Nothing is lost by sharing: a table is never changed.
-        return self if len(kept) == len(self) else PredictionTable(kept, self.class_names)
+        return self if len(kept) == len(self) else PredictionTable(kept, self.target)
 
     def _matrix(self, rows: Sequence[Float[np.ndarray, " C"]]) -> Float[np.ndarray, "n C"]:
-        found = np.asarray(rows, dtype=np.float64).reshape(len(rows), self.num_classes)
+        found = np.asarray(rows, dtype=np.float64).reshape(len(rows), self.target.num_outputs)
         found.setflags(write=False)
         return found
 
@@ -124,11 +137,11 @@ def check_predictions(
     """
     _check_slide_ids(slide_ids, where)
     _check_distributions(probs, slide_ids, where)
-    num_classes = probs.shape[1]
+    num_outputs = probs.shape[1]
     for slide_id, label in zip(slide_ids, labels, strict=True):
-        if label is not None and not 0 <= label < num_classes:
+        if label is not None and not 0 <= label < num_outputs:
             raise PredictionError(
-                f"Expected labels between 0 and {num_classes - 1} in {where}, but got {label} "
+                f"Expected labels between 0 and {num_outputs - 1} in {where}, but got {label} "
                 f"for '{slide_id}'. Number the classes as the probabilities are."
             )
 
@@ -190,7 +203,7 @@ def without_patients(table: PredictionTable) -> PredictionTable:
         table: Predictions.
     """
     return PredictionTable(
-        tuple(replace(p, case_id=p.slide_id) for p in table.predictions), table.class_names
+        tuple(replace(p, case_id=p.slide_id) for p in table.predictions), table.target
     )
 
 
@@ -217,11 +230,12 @@ def by_patient(table: PredictionTable) -> PredictionTable:
         PredictionError: Two slides of a patient have different labels.
 
     Example:
+        >>> from sgpmil.bags.target import ClassTarget
         >>> slides = [
         ...     Prediction.from_samples("a1", "anna", 1, np.array([[0.5, 0.5]])),
         ...     Prediction.from_samples("a2", "anna", None, np.array([[0.25, 0.75]])),
         ... ]
-        >>> patients = by_patient(PredictionTable(tuple(slides), ("normal", "tumour")))
+        >>> patients = by_patient(PredictionTable(tuple(slides), ClassTarget(("n", "t"))))
         >>> patients.slide_ids, patients.labels, patients.probs
         (('anna',), array([1]), array([[0.375, 0.625]]))
     """
@@ -229,13 +243,13 @@ def by_patient(table: PredictionTable) -> PredictionTable:
     for patient, prediction in zip(patient_ids(table), table.predictions, strict=True):
         slides_of.setdefault(patient, []).append(prediction)
     return PredictionTable(
-        tuple(_patient(name, slides, table.class_names) for name, slides in slides_of.items()),
-        table.class_names,
+        tuple(_patient(name, slides, table.target) for name, slides in slides_of.items()),
+        table.target,
     )
 
 
-def _patient(name: str, slides: Sequence[Prediction], class_names: tuple[str, ...]) -> Prediction:
-    label = _label(name, slides, class_names)
+def _patient(name: str, slides: Sequence[Prediction], target: Target) -> Prediction:
+    label = _label(name, slides, target)
     if len(slides) == 1:
         return replace(slides[0], slide_id=name, case_id=name)
     probs = np.mean([slide.probs for slide in slides], axis=0)
@@ -251,13 +265,13 @@ def _patient(name: str, slides: Sequence[Prediction], class_names: tuple[str, ..
     )
 
 
-def _label(name: str, slides: Sequence[Prediction], class_names: tuple[str, ...]) -> int | None:
+def _label(name: str, slides: Sequence[Prediction], target: Target) -> int | None:
     known = [(slide.label, slide.slide_id) for slide in slides if slide.label is not None]
     for label, slide_id in known[1:]:
         if label != known[0][0]:
             raise PredictionError(
                 f"Expected one label a patient, but patient '{name}' has "
-                f"'{class_names[known[0][0]]}' ('{known[0][1]}') and '{class_names[label]}' "
+                f"'{target.decode(known[0][0])}' ('{known[0][1]}') and '{target.decode(label)}' "
                 f"('{slide_id}'). Correct the labels or the case_id column, or evaluate by slide."
             )
     return known[0][0] if known else None

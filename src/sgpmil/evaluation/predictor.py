@@ -9,12 +9,13 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.target import ClassTarget
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
+from sgpmil.models.likelihood import probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
 
 __all__ = ["iter_predictions", "predict"]
@@ -45,7 +46,8 @@ def predict(
     Args:
         model: The model; it is left in evaluation mode.
         bags: Bags, or a data set.
-        class_names: The model's class names; those of the data set, or numbers, where not given.
+        class_names: The model's class names; those of the data set, or of the model, where not
+            given.
         with_instances: Whether to keep the scores of the instances.
         device: Where to compute; where the model is, by default.
         precision: Arithmetic of the dense layers: ``32``, ``bf16``, or ``auto``, which is
@@ -56,10 +58,12 @@ def predict(
         PredictionError: A bag does not have the number of features the model was trained on.
         LabelError: A label of the data set is not among the class names.
     """
-    if isinstance(bags, BagDataset) and class_names is not None:
-        bags = bags.with_target(ClassTarget(class_names))
-    own_names = bags.class_names if isinstance(bags, BagDataset) else ()
-    names = class_names or own_names or tuple(str(c) for c in range(model.num_classes))
+    target = model.target
+    if class_names is not None:
+        target = ClassTarget(class_names)
+        bags = bags.with_target(target) if isinstance(bags, BagDataset) else bags
+    elif isinstance(bags, BagDataset) and bags.target.names:
+        target = bags.target
     found = iter_predictions(
         model,
         bags,
@@ -68,7 +72,7 @@ def predict(
         precision=precision,
         on_bag=on_bag,
     )
-    return PredictionTable(tuple(found), names)
+    return PredictionTable(tuple(found), target)
 
 
 def iter_predictions(
@@ -96,14 +100,14 @@ def iter_predictions(
         for group in _groups(bags, _most_instances(model, weights.device)):
             running.append(_Running(group, _forward(model, group, bags, found)))
             if len(running) > ahead:
-                yield from _finished(running.pop(0), with_instances, on_bag)
+                yield from _finished(running.pop(0), model.target, with_instances, on_bag)
     except Exception:
         # What was computed before a bag that cannot be is not lost.
         for group_before in running:
-            yield from _finished(group_before, with_instances, on_bag)
+            yield from _finished(group_before, model.target, with_instances, on_bag)
         raise
     for last in running:
-        yield from _finished(last, with_instances, on_bag)
+        yield from _finished(last, model.target, with_instances, on_bag)
 
 
 def _is_on(weights: torch.Tensor, device: torch.device) -> bool:
@@ -165,11 +169,13 @@ def _standardised(
 
 
 def _finished(
-    running: _Running, with_instances: bool, on_bag: Callable[[str], None] | None
+    running: _Running,
+    target: Target,
+    with_instances: bool,
+    on_bag: Callable[[str], None] | None,
 ) -> Iterator[Prediction]:
     output, group = running.output, running.bags
-    # Not in half precision, in which a softmax is far from summing to 1.
-    probs = output.logits.double().softmax(-1).cpu().numpy()
+    probs = probabilities(target, output.logits).cpu().numpy()
     scores = _scores(output, group) if with_instances else None
     for prediction in Prediction.from_batch(group, probs, scores):
         yield prediction

@@ -27,13 +27,13 @@ class SortedSlides:
     def __init__(self, table: PredictionTable) -> None:
         self.table = table
         self.probs, self.labels = table.probs, table.labels
-        self.num_classes = table.num_classes
+        self.target = table.target
 
     @cached_property
     def cells(self) -> Float[np.ndarray, "n K"]:
         """Cell of the confusion matrix that each slide falls into, as an indicator."""
-        predicted = self.probs.argmax(axis=1)
-        return np.eye(self.num_classes**2)[self.labels * self.num_classes + predicted]
+        C = self.target.num_outputs
+        return np.eye(C**2)[self.labels * C + self.table.predicted]
 
     @cached_property
     def confidence_gaps(self) -> Float[np.ndarray, "n R"]:
@@ -41,7 +41,7 @@ class SortedSlides:
         confidence = self.probs.max(axis=1)
         inner_edges = np.linspace(0.0, 1.0, NUM_BINS + 1)[1:-1]
         bins = np.searchsorted(inner_edges, confidence, side="right")
-        gaps = (self.probs.argmax(axis=1) == self.labels) - confidence
+        gaps = (self.table.predicted == self.labels) - confidence
         return np.eye(NUM_BINS)[bins] * gaps[:, None]
 
     @cached_property
@@ -53,20 +53,19 @@ class SortedSlides:
     @cached_property
     def squared_errors(self) -> Float[np.ndarray, " n"]:
         """Squared error of each slide, summed over the classes."""
-        one_hot = np.eye(self.num_classes)[self.labels]
+        one_hot = np.eye(self.target.num_outputs)[self.labels]
         return np.asarray(((self.probs - one_hot) ** 2).sum(axis=1))
 
     @cached_property
     def rankings(self) -> "tuple[_Ranking, ...]":
         """Ranking of the second of two classes, else of each class against the rest."""
-        classes = [1] if self.num_classes == 2 else range(self.num_classes)
-        return tuple(_ranking(self.probs[:, c], self.labels == c) for c in classes)
+        return tuple(_ranking(self.probs[:, c], self.labels == c) for c in self.target.ranked)
 
     @cached_property
     def calibrations(self) -> "tuple[_Calibration, ...]":
         """Slides of each class in ascending order of their probability."""
         return tuple(
-            _calibration(self.probs[:, c], self.labels == c) for c in range(self.num_classes)
+            _calibration(self.probs[:, c], self.labels == c) for c in range(self.target.num_outputs)
         )
 
 
@@ -95,7 +94,7 @@ class Resampled:
                 replace(table.predictions[slide], slide_id=str(number))
                 for number, slide in enumerate(repeated)
             )
-            yield PredictionTable(tuple(predictions), table.class_names)
+            yield PredictionTable(tuple(predictions), table.target)
 
     def mean(self, values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " r"]:
         """Average values of the slides in each table."""
@@ -104,15 +103,16 @@ class Resampled:
     @cached_property
     def confusion(self) -> Float[np.ndarray, "r C C"]:
         """Slides of each label (rows) and predicted class (columns) in each table."""
-        num = self.slides.num_classes
-        return (self._weights @ self.slides.cells).reshape(-1, num, num)
+        C = self.slides.target.num_outputs
+        return (self._weights @ self.slides.cells).reshape(-1, C, C)
 
     @cached_property
     def rank_metrics(self) -> Float[np.ndarray, "3 r"]:
         """AUC, average precision and sensitivity, as means over `SortedSlides.rankings`."""
-        return np.asarray(
-            np.mean([_rank_metrics(one, self.counts) for one in self.slides.rankings], axis=0)
-        )
+        found = [_rank_metrics(one, self.counts) for one in self.slides.rankings]
+        if not found:
+            return np.full((3, len(self.counts)), math.nan)
+        return np.asarray(np.mean(found, axis=0))
 
     def accuracy(self) -> Float[np.ndarray, " r"]:
         """Give the accuracy in each table."""
@@ -126,7 +126,7 @@ class Resampled:
 
     def kappa(self) -> Float[np.ndarray, " r"]:
         """Give Cohen's kappa with quadratic weights in each table."""
-        classes = np.arange(self.slides.num_classes)
+        classes = np.arange(self.slides.target.num_outputs)
         weights = np.subtract.outer(classes, classes) ** 2
         with_label, with_prediction = self.confusion.sum(axis=2), self.confusion.sum(axis=1)
         by_chance = np.einsum("ri,ij,rj->r", with_label, weights, with_prediction)
@@ -140,10 +140,10 @@ class Resampled:
         diagonal = np.diagonal(self.confusion, axis1=1, axis2=2)
         scores = 2 * diagonal / np.maximum(with_label + with_prediction, 1)
         scores = np.where(with_label > 0, scores, math.nan)
-        num_classes = self.slides.num_classes
-        if num_classes < 2:
+        ranked = list(self.slides.target.ranked)
+        if not ranked:
             return np.full(len(scores), math.nan)
-        return np.asarray(scores[:, 1] if num_classes == 2 else scores.mean(axis=1))
+        return np.asarray(scores[:, ranked].mean(axis=1))
 
     def expected_calibration_error(self) -> Float[np.ndarray, " r"]:
         """Give the expected calibration error in each table."""

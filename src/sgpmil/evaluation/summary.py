@@ -87,9 +87,10 @@ def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
         PredictionError: No slide has a label.
 
     Example:
+        >>> from sgpmil.bags.target import ClassTarget
         >>> from sgpmil.evaluation.prediction import Prediction
         >>> sure = Prediction.from_samples("a", "a", 1, np.array([[0.0, 1.0]]))
-        >>> evaluate(PredictionTable((sure,), ("normal", "tumour"))).slide.accuracy
+        >>> evaluate(PredictionTable((sure,), ClassTarget(("no", "yes")))).slide.accuracy
         1.0
     """
     has_instance_labels = any(

@@ -40,6 +40,6 @@ def classic_bags(path: Path) -> tuple[BagDataset, tuple[Fold, ...]]:
     if not path.is_file():
         raise BagError(f"Expected packed bags in {path}, but there is no such file.")
     bags = read_bags(path)
-    if not bags.class_names:
+    if not bags.target.names:
         raise BagError(f"Expected the array 'labels' in {path}, but there is none. Add it.")
     return bags, make_kfold(bags.label_table(), num_folds=NUM_FOLDS, seed=FOLDS_SEED)

@@ -89,8 +89,8 @@ def _attention(bags: BagDataset, table: PredictionTable) -> Figure:
             continue
         panels.append(
             AttentionPanel(
-                title=f"{prediction.slide_id} ({bags.class_names[prediction.label or 0]}): "
-                f"p({bags.class_names[1]}) = {prediction.probability_text(1)}",
+                title=f"{prediction.slide_id} ({bags.target.decode(prediction.label or 0)}): "
+                f"p({bags.target.names[1]}) = {prediction.probability_text(1)}",
                 images=features.reshape(-1, IMAGE_SIDE, IMAGE_SIDE),
                 scores=prediction.instances,
                 class_index=1,

@@ -18,7 +18,7 @@ __all__ = ["read_data", "run_recipe"]
 def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
     """Open the bags of a recipe and read, or make, its folds."""
     bags = read_bags(**_reading(data), cache=data.cache)
-    if not bags.class_names:
+    if not bags.target.names:
         raise SettingsError(
             f"Expected labels for the bags of {data.features}, but there are none. "
             "Give a table with --labels."

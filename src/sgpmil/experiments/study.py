@@ -286,7 +286,7 @@ def _train_and_test(job: Job, bags: BagDataset, fold: Fold) -> dict[str, Any]:
         "parameters": model.num_parameters(),
         "epochs_run": len(ends),
         "seconds_per_epoch": statistics.median(epochs) if epochs else None,
-        "class_names": list(bags.class_names),
+        "class_names": list(bags.target.names),
     }
     device = compute_device(job.training.device)
     for part in ("val", "test"):
@@ -297,7 +297,7 @@ def _train_and_test(job: Job, bags: BagDataset, fold: Fold) -> dict[str, Any]:
 
 
 def _scores(model: MILModel, bags: BagDataset, device: torch.device) -> dict[str, Any]:
-    table = predict(model, bags, class_names=bags.class_names, device=device)
+    table = predict(model, bags, device=device)
     return {
         # JSON has no NaN.
         "metrics": {

@@ -17,7 +17,7 @@ from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["LIKELIHOODS", "Likelihood", "negative_log_likelihood"]
+__all__ = ["LIKELIHOODS", "Likelihood", "negative_log_likelihood", "probabilities"]
 
 Likelihood = Literal["mean_log_prob", "mean_logits", "log_mean_prob"]
 LIKELIHOODS: tuple[str, ...] = get_args(Likelihood)
@@ -47,6 +47,17 @@ def negative_log_likelihood(
     return _NEGATIVE_LOG[target.kind](logits, labels, likelihood)
 
 
+def probabilities(target: Target, logits: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
+    """Turn the samples of a model's outputs into probabilities.
+
+    Args:
+        target: What the outputs predict.
+        logits: Samples of each bag's outputs.
+    """
+    # Not in half precision, in which a softmax is far from summing to 1.
+    return _PROBABILITIES[target.kind](logits.double())
+
+
 def _categorical(
     logits: Float[Tensor, "B S C"], labels: Int[Tensor, " B"], likelihood: str
 ) -> Float[Tensor, ""]:
@@ -63,4 +74,9 @@ def _categorical(
     return -(log_probs.logsumexp(1) - math.log(S)).mean()
 
 
+def _softmax(logits: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
+    return logits.softmax(-1)
+
+
 _NEGATIVE_LOG = {ClassTarget.kind: _categorical}
+_PROBABILITIES = {ClassTarget.kind: _softmax}

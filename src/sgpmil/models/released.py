@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import CheckpointError, RunFolderError, SettingsError
 from sgpmil.models.checkpoint import save_model
 from sgpmil.models.registry import build_model
@@ -94,7 +95,7 @@ def import_released(state_dict: Mapping[str, Tensor], *, jitter: float = 1e-4) -
     model = build_model(
         "sgpmil",
         in_dim=state[f"mlp.{layers[0]}.weight"].shape[1],
-        num_classes=len(state["cl.bias"]),
+        target=ClassTarget.numbered(len(state["cl.bias"])),
         preset="released",
         hidden_dims=tuple(widths),
         gp_dim=gp_dim,
@@ -174,15 +175,12 @@ def convert_released(options: ReleasedOptions) -> SGPMIL:
     if options.out.exists() and not options.overwrite:
         raise RunFolderError(f"{options.out} exists already. Replace it with --overwrite.")
     model = read_released_checkpoint(options.checkpoint, jitter=options.jitter)
-    names = options.classes or tuple(str(c) for c in range(model.num_classes))
-    if len(names) != model.num_classes:
-        raise SettingsError(
-            f"Expected {model.num_classes} class names, as the model has, but got {len(names)}."
-        )
-    save_model(
-        model,
-        options.out,
-        class_names=names,
-        details={"imported_from": options.checkpoint.name},
-    )
+    if options.classes:
+        if len(options.classes) != model.num_outputs:
+            raise SettingsError(
+                f"Expected {model.num_outputs} class names, as the model has, but got "
+                f"{len(options.classes)}."
+            )
+        model.target = ClassTarget(tuple(options.classes))
+    save_model(model, options.out, details={"imported_from": options.checkpoint.name})
     return model

@@ -11,6 +11,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.labels import clean_slide_id, read_labels
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import Target
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
@@ -74,9 +75,14 @@ class RunMaterial:
         return "" if self.run is None else self.run.model
 
     @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return self.folds[0].test.target
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """Name of each class."""
-        return self.folds[0].test.class_names
+        return self.target.names
 
     def predictions(self) -> Iterator[tuple[TestedFold, Prediction]]:
         """Iterate over the test slides of all folds."""
@@ -230,7 +236,7 @@ def run_facts(material: RunMaterial) -> RunFacts:
     return RunFacts(
         num_slides=len(first),
         num_patients=len({p.case_id or p.slide_id for p in first.values()}),
-        class_counts=tuple(labels[c] for c in range(len(material.class_names))),
+        class_counts=tuple(labels[c] for c in range(material.target.num_outputs)),
         num_unlabelled=labels[None],
         bag_sizes=tuple(sizes[slide_id] for slide_id in first if slide_id in sizes),
         tested=Counter(p.slide_id for _, p in material.predictions()),

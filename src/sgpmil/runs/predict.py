@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sgpmil.bags.steps import BagOptions
-from sgpmil.bags.target import ClassTarget
+from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation import iter_predictions
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -156,9 +156,9 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
         )
     device = compute_device(options.device)
     network, info = load_model(options.model)
-    rules = calibrate(options, info.class_names)
-    bags = options.read_bags(info.class_names if options.labels is not None else None)
-    bags = bags.with_target(ClassTarget(info.class_names))
+    rules = calibrate(options, info.target)
+    bags = options.read_bags(info.target.names if options.labels is not None else None)
+    bags = bags.with_target(info.target)
     if bags.feature_dim != network.in_dim:
         raise PredictionError(
             f"Expected bags of {network.in_dim} features, as the model was trained on, but those "
@@ -173,7 +173,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             precision=options.precision,
             on_bag=lambda _: bar.advance(),
         )
-        table = write_prediction_folder(options.out, found, info.class_names, keep_instances=False)
+        table = write_prediction_folder(options.out, found, info.target, keep_instances=False)
     decisions = decide(table, rules.conformal, rules.deferral)
     write_predictions_csv(options.out / "predictions.csv", table, decisions)
     if rules.calibration is not None:
@@ -181,12 +181,12 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     return PredictedFolder(options.out, table, decisions, rules.notes(table, decisions))
 
 
-def calibrate(options: PredictOptions, class_names: tuple[str, ...]) -> DecisionRules:
+def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
     """Fit prediction sets and deferral on calibration slides.
 
     Args:
         options: The rules, and the slides to fit them on.
-        class_names: Classes of the model.
+        target: What the model predicts.
 
     Raises:
         SettingsError: An option needs another one that is not given.
@@ -203,7 +203,7 @@ def calibrate(options: PredictOptions, class_names: tuple[str, ...]) -> Decision
                 "--calibration is for --coverage and --defer. Add one of them, or leave it out."
             )
         return DecisionRules()
-    table = _with_class_names(_read_calibration(options), class_names)
+    table = _with_target(_read_calibration(options), target)
     sets = rule = None
     if coverage is not None:
         sets = fit_conformal(table, coverage, conformal_method(options.conformal or "lac"))
@@ -229,15 +229,14 @@ def _read_calibration(options: PredictOptions) -> PredictionTable:
     return table
 
 
-def _with_class_names(table: PredictionTable, class_names: tuple[str, ...]) -> PredictionTable:
+def _with_target(table: PredictionTable, target: Target) -> PredictionTable:
     """Name numbered classes, such as those of a CSV, after the model's."""
-    numbers = tuple(str(c) for c in range(len(class_names)))
-    if table.class_names == numbers:
-        return replace(table, class_names=class_names)
-    if table.class_names != class_names:
+    if table.target == ClassTarget.numbered(target.num_outputs):
+        return replace(table, target=target)
+    if table.target != target:
         raise PredictionError(
-            f"Expected calibration slides of the classes {', '.join(class_names)}, as the model "
-            f"has, but got {', '.join(table.class_names)}. Use predictions of this model."
+            f"Expected calibration slides of {target}, as the model has, but got {table.target}. "
+            "Use predictions of this model."
         )
     return table
 

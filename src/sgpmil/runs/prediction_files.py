@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, entropy
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
@@ -88,15 +89,15 @@ def write_predictions(
         "case_id": pa.array([p.case_id for p in rows], pa.string()),
         "label": pa.array([p.label for p in rows], pa.int64()),
     }
-    for c in range(table.num_classes):
+    for c in range(table.target.num_outputs):
         columns[f"p_{c}"] = pa.array(table.probs[:, c], double)
-    for c in range(table.num_classes):
+    for c in range(table.target.num_outputs):
         columns[f"std_{c}"] = pa.array(table.std[:, c], double)
     for name in _MEASURES:
         columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
     for name, values in _decision_columns(table, decisions).items():
         columns[name] = pa.array(values, pa.string())
-    metadata = json.dumps({"format": _FORMAT, "class_names": list(table.class_names)})
+    metadata = json.dumps({"format": _FORMAT, "target": table.target.to_json()})
     content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
     with atomic_path(path) as temporary:
         pq.write_table(content, temporary)
@@ -115,7 +116,7 @@ def write_predictions_csv(
     Raises:
         PredictionError: The decisions are on other slides.
     """
-    columns, decided = range(table.num_classes), _decision_columns(table, decisions)
+    columns, decided = range(table.target.num_outputs), _decision_columns(table, decisions)
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *_MEASURES)
@@ -123,7 +124,7 @@ def write_predictions_csv(
         for row, p in enumerate(table.predictions):
             numbers = (*p.probs, *p.std, *(getattr(p, name) for name in _MEASURES))
             label = "" if p.label is None else p.label
-            name = table.class_names[p.predicted_class]
+            name = table.target.decode(p.predicted_class)
             cells = ("" if math.isnan(number) else f"{number:.6f}" for number in numbers)
             texts = (values[row] for values in decided.values())
             writer.writerow([p.slide_id, p.case_id, label, name, *cells, *texts])
@@ -149,8 +150,8 @@ def read_predictions(path: FilePath) -> PredictionTable:
     require_file(file, "predictions")
     with file.open("rb") as stream:
         is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}
-    columns, class_names = _read_parquet(file) if is_parquet else (_read_csv(file), None)
-    return _table(columns, class_names, f"'{file}'")
+    columns, target = _read_parquet(file) if is_parquet else (_read_csv(file), None)
+    return _table(columns, target, f"'{file}'")
 
 
 def require_file(file: Path, what: str) -> None:
@@ -175,20 +176,20 @@ def _decision_columns(
     return {name: [decision.columns[name] for decision in decisions] for name in names}
 
 
-def _read_parquet(file: Path) -> tuple[Columns, tuple[str, ...] | None]:
+def _read_parquet(file: Path) -> tuple[Columns, Target | None]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         content = pq.read_table(file)
         metadata = (content.schema.metadata or {}).get(_METADATA_KEY)
-        names = None if metadata is None else tuple(json.loads(metadata)["class_names"])
+        target = None if metadata is None else read_target(json.loads(metadata))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise PredictionError(
             f"Expected predictions as parquet in '{file}', but it cannot be read ({error}). "
             "Predict again, or restore the file."
         ) from error
-    return content.to_pydict(), names
+    return content.to_pydict(), target
 
 
 def _read_csv(file: Path) -> Columns:
@@ -223,14 +224,13 @@ def _read_csv(file: Path) -> Columns:
     return {name: [row[i].strip() for row in rows[1:]] for i, name in enumerate(header)}
 
 
-def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) -> PredictionTable:
+def _table(columns: Columns, target: Target | None, where: str) -> PredictionTable:
     roles = _column_roles(tuple(columns), where)
-    num_classes = len(roles.probs)
-    class_names = class_names or roles.class_names or tuple(str(c) for c in range(num_classes))
-    if len(class_names) != num_classes:
+    target = target or roles.target or ClassTarget.numbered(len(roles.probs))
+    if target.num_outputs != len(roles.probs):
         raise PredictionError(
-            f"Expected the probabilities of {len(class_names)} classes in {where}, as its "
-            f"metadata names them, but got {num_classes}. Predict again."
+            f"Expected the probabilities of {target.num_outputs} classes in {where}, as its "
+            f"metadata names them, but got {len(roles.probs)}. Predict again."
         )
     slide_ids = _texts(columns[roles.slide])
     if not slide_ids:
@@ -261,7 +261,7 @@ def _table(columns: Columns, class_names: tuple[str, ...] | None, where: str) ->
             )
             for i in range(len(slide_ids))
         ),
-        class_names,
+        target,
     )
 
 
@@ -279,7 +279,7 @@ class _ColumnRoles:
         label: Column of the labels.
         probs: Column of each class's probability.
         stds: Column of each class's standard deviation; it may be missing.
-        class_names: Name of each class where the labels are names, not indices.
+        target: The classes, where the labels are names, not indices.
     """
 
     slide: str
@@ -287,7 +287,7 @@ class _ColumnRoles:
     label: str
     probs: tuple[str, ...]
     stds: tuple[str, ...]
-    class_names: tuple[str, ...] | None = None
+    target: Target | None = None
 
 
 def _column_roles(names: Sequence[str], where: str) -> _ColumnRoles:
@@ -302,8 +302,8 @@ def _column_roles(names: Sequence[str], where: str) -> _ColumnRoles:
 def _labels(columns: Columns, roles: _ColumnRoles, where: str) -> list[int | None]:
     """Return the class index of each row, or None where the label is blank."""
     values = columns[roles.label]
-    if roles.class_names is not None:
-        index = {name: c for c, name in enumerate(roles.class_names)}
+    if roles.target is not None:
+        index = {name: c for c, name in enumerate(roles.target.names)}
         return [_named_label(value, index, roles.label, where) for value in values]
     labels: list[int | None] = []
     for value in values:
@@ -324,15 +324,15 @@ def _numbers(columns: Columns, name: str, num_rows: int, where: str) -> Float[np
 
 
 def _plain(names: Sequence[str], where: str) -> _ColumnRoles | None:
-    num_classes = sum(re.fullmatch(r"p_\d+", name) is not None for name in names)
-    if num_classes == 0:
+    num_outputs = sum(re.fullmatch(r"p_\d+", name) is not None for name in names)
+    if num_outputs == 0:
         return None
     label = "Y" if "Y" in names and "label" not in names else "label"
-    probs = _numbered("p_", max(2, num_classes))
+    probs = _numbered("p_", max(2, num_outputs))
     needed = ("slide_id", label, *probs)
     if not set(needed) <= set(names):
         raise _missing(names, needed, where)
-    return _ColumnRoles("slide_id", _patient(names), label, probs, _numbered("std_", num_classes))
+    return _ColumnRoles("slide_id", _patient(names), label, probs, _numbered("std_", num_outputs))
 
 
 def _by_name(names: Sequence[str], where: str) -> _ColumnRoles | None:
@@ -340,7 +340,7 @@ def _by_name(names: Sequence[str], where: str) -> _ColumnRoles | None:
     if len(classes) < 2 or not {"slide_id", "label"} <= set(names):
         return None
     probs, stds = (tuple(f"{kind}_{name}" for name in classes) for kind in ("p", "std"))
-    return _ColumnRoles("slide_id", _patient(names), "label", probs, stds, classes)
+    return _ColumnRoles("slide_id", _patient(names), "label", probs, stds, ClassTarget(classes))
 
 
 def _slideflow(names: Sequence[str], where: str) -> _ColumnRoles | None:
@@ -351,8 +351,8 @@ def _slideflow(names: Sequence[str], where: str) -> _ColumnRoles | None:
     if len(outcomes) > 1:
         raise _several([outcome.rstrip("-") for outcome in outcomes], where)
     outcome = outcomes[0]
-    num_classes = max(2, sum(match is not None for match in found))
-    probs, stds = (_numbered(f"{outcome}{kind}", num_classes) for kind in ("y_pred", "uncertainty"))
+    num_outputs = max(2, sum(match is not None for match in found))
+    probs, stds = (_numbered(f"{outcome}{kind}", num_outputs) for kind in ("y_pred", "uncertainty"))
     patient = _patient(names) or (f"{outcome}patient" if f"{outcome}patient" in names else None)
     slide = "slide" if "slide" in names or patient is None else patient
     needed = (slide, f"{outcome}y_true", *probs)
@@ -380,7 +380,7 @@ def _stamp(names: Sequence[str], where: str) -> _ColumnRoles | None:
     probs = columns_of[targets[0]]
     classes = tuple(name.removeprefix(f"{targets[0]}_") for name in probs)
     stds = tuple(f"std_{name}" for name in classes)
-    return _ColumnRoles("PATIENT", "PATIENT", targets[0], probs, stds, classes)
+    return _ColumnRoles("PATIENT", "PATIENT", targets[0], probs, stds, ClassTarget(classes))
 
 
 def _patient(names: Sequence[str]) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -43,7 +44,7 @@ def is_prediction_folder(folder: Path) -> bool:
 def write_prediction_folder(
     folder: str | os.PathLike[str],
     predictions: Iterable[Prediction],
-    class_names: tuple[str, ...],
+    target: Target,
     *,
     keep_instances: bool = True,
 ) -> PredictionTable:
@@ -52,7 +53,7 @@ def write_prediction_folder(
     Args:
         folder: Folder to write to; predictions in it are replaced.
         predictions: Predictions, possibly made while they are written.
-        class_names: Name of each class.
+        target: What is predicted.
         keep_instances: Whether the table returned has the scores of the instances, which of many
             slides may not fit in memory.
 
@@ -72,7 +73,7 @@ def write_prediction_folder(
         if prediction.instances is not None:
             write_instance_scores(_scores_path(place, prediction.slide_id), prediction.instances)
         kept.append(prediction if keep_instances else replace(prediction, instances=None))
-    table = PredictionTable(tuple(kept), class_names)
+    table = PredictionTable(tuple(kept), target)
     write_predictions(place / TABLE, table)
     return table
 
@@ -100,7 +101,7 @@ def read_prediction_folder(
                 raise
             damaged[prediction.slide_id], scores = str(error), None
         predictions.append(replace(prediction, instances=scores))
-    return PredictionTable(tuple(predictions), table.class_names)
+    return PredictionTable(tuple(predictions), table.target)
 
 
 def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> InstanceScores | None:
@@ -118,7 +119,7 @@ def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> Instance
 
 
 def read_prediction_sets(
-    folder: str | os.PathLike[str], class_names: Sequence[str]
+    folder: str | os.PathLike[str], target: Target
 ) -> dict[str, tuple[str, ...] | None]:
     """Read the prediction sets of ``sgpmil predict --coverage`` by slide; empty without any.
 
@@ -126,7 +127,7 @@ def read_prediction_sets(
 
     Args:
         folder: Folder of predictions.
-        class_names: Name of each class.
+        target: What is predicted.
     """
     file = Path(folder) / TABLE
     if not file.is_file():
@@ -137,7 +138,7 @@ def read_prediction_sets(
         return {}
     content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
     pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
-    return {slide_id: _members(names, class_names) for slide_id, names in pairs if names}
+    return {slide_id: _members(names, target.names) for slide_id, names in pairs if names}
 
 
 def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:
@@ -200,11 +201,11 @@ def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
     )
 
 
-def _members(text: str, class_names: Sequence[str]) -> tuple[str, ...] | None:
+def _members(text: str, classes: Sequence[str]) -> tuple[str, ...] | None:
     """Find the classes, in their order, whose names make a text; None unless just one way does."""
     # Ways to make the beginnings of the text, by their length; two are enough to know better.
     ways: dict[int, list[tuple[str, ...]]] = {0: [()]}
-    for name in class_names:
+    for name in classes:
         for end, found in list(ways.items()):
             part = name if end == 0 else f"{SET_SEPARATOR}{name}"
             if text.startswith(part, end):

@@ -164,10 +164,10 @@ class RunFold:
         try:
             if validation is not None:
                 write_prediction_folder(
-                    self.validation_path, validation.predictions, validation.class_names
+                    self.validation_path, validation.predictions, validation.target
                 )
             # Last: the fold is done.
-            write_prediction_folder(self.path, test.predictions, test.class_names)
+            write_prediction_folder(self.path, test.predictions, test.target)
         except OSError as error:
             raise RunFolderError(f"Could not write to {self.path}: {error}.") from error
 

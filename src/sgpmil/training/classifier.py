@@ -100,8 +100,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         """
         if not hasattr(self, "model_"):
             raise NotFittedError("Expected a fitted classifier. Call fit(bags, labels) first.")
-        names = tuple(str(name) for name in self.classes_)
-        return predict(self.model_, BagDataset.from_arrays(bags), class_names=names)
+        return predict(self.model_, BagDataset.from_arrays(bags))
 
     def predict_proba(self, bags: Sequence[Any]) -> np.ndarray:
         """Return class probabilities, averaged over the posterior, a row a bag."""

@@ -163,7 +163,7 @@ def cross_validate(
         "model": name,
         "model_settings": _plain(resolve_settings(model, model_settings or {})),
         "training": asdict(settings),
-        "class_names": list(bags.class_names),
+        "class_names": list(bags.target.names),
         "data_fingerprint": bags.fingerprint(),
         "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
     }
@@ -307,7 +307,6 @@ class _Folds:
             return predict(
                 fitted,
                 bags.subset(slides),
-                class_names=bags.class_names,
                 device=fabric.device,
                 precision=settings.precision,
                 on_bag=lambda _: yield_turn(),

@@ -10,6 +10,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.target import Target
 from sgpmil.errors import BagError, LabelError, RunFolderError, SettingsError, TrainingError
 from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.checkpoint import load_model
@@ -137,7 +138,7 @@ def fit_fold(
     train = where_it_fits(train, device)
     val = None if val is None else where_it_fits(val, device)
     place = folder if fabric.is_global_zero else None
-    files = FoldFiles(place, train.class_names, settings.seed)
+    files = FoldFiles(place, settings.seed)
     named = None if place is None else named_logger(settings.logger, place)
     with deterministic():
         sample = _sample(train, settings.seed).to(device)
@@ -226,12 +227,12 @@ def untrained_model(
     _check_labels(train, val)
     chooses = training.select == "best" or training.patience > 0
     if chooses and not (val is None and training.validation == "optional"):
-        _require_validation(val, training.monitor, train.num_classes)
+        _require_validation(val, training.monitor, train.target)
     torch.manual_seed(training.seed)
     network = build_model(
         model,
         in_dim=train.feature_dim,
-        num_classes=train.num_classes,
+        target=train.target,
         **dict(model_settings or {}),
     )
     if network.uses_coordinates:
@@ -271,15 +272,15 @@ def _check_labels(train: BagDataset, val: BagDataset | None) -> None:
     if len(set(train.labels)) < 2:
         raise LabelError(
             f"Expected training slides of at least two classes, but all {len(train)} are "
-            f"'{train.class_names[train.labels[0] or 0]}'. Check labels and splits."
+            f"'{train.target.decode(train.labels[0] or 0)}'. Check labels and splits."
         )
 
 
-def _require_validation(val: BagDataset | None, monitor: str, num_classes: int) -> None:
-    if val is not None and monitor == "auc" and len(set(val.labels)) < num_classes:
+def _require_validation(val: BagDataset | None, monitor: str, target: Target) -> None:
+    if val is not None and monitor == "auc" and len(set(val.labels)) < target.num_outputs:
         raise TrainingError(
-            f"Expected validation slides of all {num_classes} classes to monitor the AUC, but "
-            f"they are of {len(set(val.labels))}. Monitor 'loss', or use other splits."
+            f"Expected validation slides of all {target.num_outputs} classes to monitor the AUC, "
+            f"but they are of {len(set(val.labels))}. Monitor 'loss', or use other splits."
         )
     if val is None:
         raise TrainingError(

@@ -36,13 +36,11 @@ class FoldFiles:
 
     Args:
         folder: Folder of the fold; None writes nothing.
-        class_names: Class names.
         seed: Seed of the run.
     """
 
-    def __init__(self, folder: Path | None, class_names: tuple[str, ...], seed: int) -> None:
+    def __init__(self, folder: Path | None, seed: int) -> None:
         self.folder = folder
-        self.class_names = class_names
         self.seed = seed
 
     def save_model(self, model: MILModel, name: str) -> None:
@@ -51,7 +49,6 @@ class FoldFiles:
             save_model(
                 model,
                 self.folder / f"{name}.safetensors",
-                class_names=self.class_names,
                 details={"seed": self.seed, "epoch": model.epoch},
             )
 

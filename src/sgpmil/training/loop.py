@@ -17,6 +17,7 @@ from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import Prediction, SlideName
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.models.contract import MILModel
+from sgpmil.models.likelihood import probabilities
 from sgpmil.training.batches import (
     PackedBatches,
     epoch_batches,
@@ -178,13 +179,12 @@ class TrainingLoop:
                 moved = batch.to(self.fabric.device, non_blocking=True)
                 output, loss = self.steps.forward(moved)
                 losses.append((loss.total, moved.num_bags))
-                # Not in half precision, in which a softmax is far from summing to 1.
-                samples = output.logits.double().softmax(-1).cpu().numpy()
+                samples = probabilities(self.model.target, output.logits).cpu().numpy()
                 labels = zip(batch.slide_ids, batch.labels.tolist(), strict=True)
                 predictions += Prediction.from_batch(
                     [SlideName(s, s, y) for s, y in labels], samples
                 )
-            table = PredictionTable(tuple(predictions), self.train.class_names)
+            table = PredictionTable(tuple(predictions), self.train.target)
             total = sum(float(loss) * count for loss, count in losses)
             metrics["val_loss"] = total / len(self.val)
             for key in ("balanced_accuracy", "auc"):

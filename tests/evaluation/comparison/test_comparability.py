@@ -8,6 +8,7 @@ import pytest
 from sgpmil.bags.labels import read_labels
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.comparison.comparability import (
     FoldPredictions,
@@ -61,7 +62,7 @@ def predictions_of(slides):
     row = np.full((1, 6), 1 / 6)
     return PredictionTable(
         tuple(Prediction.from_samples(slide, slide, 0, row) for slide in slides),
-        tuple("012345"),
+        ClassTarget(tuple("012345")),
     )
 
 
@@ -83,7 +84,7 @@ def test_evaluates_and_lets_go_of_the_instances():
     table = random_table(10)
     table = PredictionTable(
         tuple(replace(p, instances=random_scores(seed=i)) for i, p in enumerate(table.predictions)),
-        table.class_names,
+        table.target,
     )
     fold = FoldPredictions.of("a", table)
     assert fold.name == "a"
@@ -115,7 +116,7 @@ def relabelled(fold, slide_id, label):
     rows = tuple(
         replace(p, label=label) if p.slide_id == slide_id else p for p in fold.table.predictions
     )
-    return FoldPredictions.of(fold.name, PredictionTable(rows, fold.table.class_names))
+    return FoldPredictions.of(fold.name, PredictionTable(rows, fold.table.target))
 
 
 @pytest.mark.parametrize("label", [1, None])
@@ -133,7 +134,9 @@ def test_classes_must_be_the_same_unless_unnamed():
     ours = run_of(folds, names=("normal", "tumour"))
     check_same_test_sets({"a": ours, "b": run_of(folds, names=("0", "1"))})
     for names in (("tumour", "normal"), ("LUAD", "LUSC")):
-        with pytest.raises(PredictionError, match=f"normal, tumour in 'a' and {names[0]}"):
+        with pytest.raises(
+            PredictionError, match=f"normal, tumour in 'a' and the classes {names[0]}"
+        ):
             check_same_test_sets({"a": ours, "b": run_of(folds, names=names)})
     with pytest.raises(PredictionError, match="Compare runs of one task"):
         check_same_test_sets({"a": ours, "b": run_of(folds, num_classes=3)})

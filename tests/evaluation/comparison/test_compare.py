@@ -82,7 +82,7 @@ def test_marks_are_those_of_the_corrected_test_adjusted_for_the_runs(runs):
 
 def test_slides_in_another_order_change_nothing(runs):
     turned = [
-        replace(fold, table=PredictionTable(fold.table.predictions[::-1], fold.table.class_names))
+        replace(fold, table=PredictionTable(fold.table.predictions[::-1], fold.table.target))
         for fold in runs["abmil"]
     ]
     assert compare(runs).tests == compare({**runs, "abmil": turned}).tests
@@ -184,7 +184,7 @@ def with_instances(run, seed):
             replace(p, instances=random_scores(seed=1000 * seed + 100 * k + i))
             for i, p in enumerate(fold.table.predictions)
         )
-        table = PredictionTable(rows, fold.table.class_names)
+        table = PredictionTable(rows, fold.table.target)
         folds.append(FoldPredictions.of(fold.name, table, fold.split))
     return folds
 

@@ -97,7 +97,7 @@ def test_refusals(folder):
     with pytest.raises(AnnotationError, match=r"slides \(z0\) in .*, but got those of t0, t1, t2"):
         evaluate_instances([(drawn_table(("z0",)), None)], folder)
     bare = PredictionTable(
-        tuple(replace(p, instances=None) for p in table.predictions), table.class_names
+        tuple(replace(p, instances=None) for p in table.predictions), table.target
     )
     with pytest.raises(PredictionError, match="scores of instances, but got none in 1 folds"):
         evaluate_instances([(bare, None)], folder)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import auc, roc_curve
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.localisation.lesion_detection import (
     FALSE_POSITIVE_RATES,
@@ -274,7 +275,7 @@ def test_small_lesions_do_not_count(folder):
 def test_which_slides_count(folder):
     table = drawn_table(("t0", "t9", "n0", "n1"))
     unlabelled = replace(prediction("t1", 1), label=None)
-    more = PredictionTable((*table.predictions, unlabelled), table.class_names)
+    more = PredictionTable((*table.predictions, unlabelled), table.target)
     found = lesion_detection(more, folder)[0].froc
     assert found.num_slides == 3
     assert found.num_lesions == 1
@@ -286,9 +287,9 @@ def test_certain_slides_without_lesions_cost_nothing_when_their_probability_is_z
     def sure(p):
         return replace(p, probs=np.array([1.0, 0.0]) if p.label == 0 else np.array([0.0, 1.0]))
 
-    knowing = PredictionTable(tuple(map(sure, table.predictions)), table.class_names)
+    knowing = PredictionTable(tuple(map(sure, table.predictions)), table.target)
     alone = drawn_table(("t0", "t1", "t2"))
-    alone = PredictionTable(tuple(map(sure, alone.predictions)), table.class_names)
+    alone = PredictionTable(tuple(map(sure, alone.predictions)), table.target)
     with_normal, without = (lesion_detection(t, folder)[0].froc for t in (knowing, alone))
     # The same detections above 0, over four slides instead of three.
     positive = without.false_positives < without.false_positives.max()
@@ -300,7 +301,9 @@ def test_certain_slides_without_lesions_cost_nothing_when_their_probability_is_z
 def test_no_curve(tmp_path, folder):
     with pytest.raises(PredictionError, match="coordinates and a patch size for 't0'"):
         lesion_detection(drawn_table(coords=None), folder)
-    nothing = PredictionTable((replace(prediction("t0", 1), instances=None),), ("a", "b"))
+    nothing = PredictionTable(
+        (replace(prediction("t0", 1), instances=None),), ClassTarget(("a", "b"))
+    )
     row = lesion_detection(nothing, folder)[0]
     assert row.froc is None
     assert row.note == "No slide has instance scores."
@@ -309,7 +312,7 @@ def test_no_curve(tmp_path, folder):
     assert math.isnan(normal.mean)
     write_geojson(tmp_path / "b0.geojson", [feature([rectangle(0, 0, 20, 10)], "DCIS")])
     bracs = open_annotations(tmp_path, bracs_rule)
-    table = PredictionTable((prediction("b0", 1),), ("BT", "MT"))
+    table = PredictionTable((prediction("b0", 1),), ClassTarget(("BT", "MT")))
     row = lesion_detection(table, bracs)[0]
     assert row.froc is None
     assert "false alarms cannot be counted" in row.note

@@ -12,6 +12,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.localisation.localisation import instance_uncertainty, localisation
 from sgpmil.evaluation.metrics import instance_metrics
@@ -105,7 +106,7 @@ def test_pooled_raw_shows_the_size_of_slides():
     small, large = instance_table(10, num_instances=5), instance_table(10, seed=1, num_instances=90)
     positive = [p for p in small.predictions if p.label]
     negative = [p for p in large.predictions if not p.label]
-    rows = localisation(PredictionTable((*positive, *negative), small.class_names))
+    rows = localisation(PredictionTable((*positive, *negative), small.target))
     assert row_of(rows, "uniform", "pooled").auc == 0.5
     assert row_of(rows, "uniform", "pooled_raw").auc > 0.8
 
@@ -144,7 +145,7 @@ def test_criterion():
 
 def test_nothing_to_evaluate():
     table = instance_table(4)
-    negative = PredictionTable(table.predictions[::2], table.class_names)
+    negative = PredictionTable(table.predictions[::2], table.target)
     per_slide = row_of(localisation(negative, table), "attention", "per_slide")
     assert per_slide.num_slides == per_slide.num_instances == 0
     assert math.isnan(per_slide.auc)
@@ -155,7 +156,7 @@ def test_nothing_to_evaluate():
     assert pooled.num_slides == 2
     assert 0 <= pooled.accuracy <= 1
     bare = tuple(replace(p, instances=None) for p in table.predictions)
-    empty = row_of(localisation(PredictionTable(bare, table.class_names)), "attention", "pooled")
+    empty = row_of(localisation(PredictionTable(bare, table.target)), "attention", "pooled")
     assert empty.num_slides == 0
     assert math.isnan(empty.auc)
     assert math.isnan(empty.ace)
@@ -178,7 +179,7 @@ def colon_predictions(slide_ids, direction, middle):
         predictions.append(
             Prediction.from_samples(slide_id, slide_id, label, np.array([[0.5, 0.5]]), scores)
         )
-    return PredictionTable(tuple(predictions), ("no_epithelium", "epithelium"))
+    return PredictionTable(tuple(predictions), ClassTarget(("no_epithelium", "epithelium")))
 
 
 @pytest.mark.skipif(not COLON.exists(), reason=f"the colon nuclei are not at {COLON}")
@@ -273,7 +274,7 @@ def test_a_spread_that_knows_the_errors():
         return replace(p, instances=replace(p.instances, attention_std=0.1 + wrong))
 
     # In every slide the same range, so that the scale does not mix the two levels.
-    knowing = PredictionTable(tuple(told(p) for p in test.predictions), test.class_names)
+    knowing = PredictionTable(tuple(told(p) for p in test.predictions), test.target)
     pooled = instance_uncertainty(knowing, validation)[1]
     assert pooled.std_auroc > 0.95
     assert pooled.std_auroc > pooled.margin_auroc
@@ -308,6 +309,6 @@ def test_slides_of_equal_scores_have_no_scale():
         slide_id="flat",
         instances=replace(table.predictions[1].instances, attention_mean=np.ones(25)),
     )
-    more = PredictionTable((*table.predictions, flat), table.class_names)
+    more = PredictionTable((*table.predictions, flat), table.target)
     validation = instance_table(8, seed=3)
     assert instance_uncertainty(more, validation)[1] == instance_uncertainty(table, validation)[1]

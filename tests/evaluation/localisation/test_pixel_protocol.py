@@ -7,6 +7,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.localisation.pixel_protocol import PIXEL_THRESHOLDS, paint, pixel_protocol
@@ -102,7 +103,7 @@ def test_the_published_artefact(tmp_path, tissue, published):
     one = Prediction.from_samples(
         "t", "t", 1, np.array([[0.5, 0.5]]), scores_at(coords, 256, np.linspace(0, 1, len(coords)))
     )
-    table = PredictionTable((one,), ("normal", "tumour"))
+    table = PredictionTable((one,), ClassTarget(("normal", "tumour")))
     labelled = InstanceLabeller(folder).label(table).table
     found = [
         pixel_protocol(labelled, folder, slide_sizes={"t": (25600, 25600)}, seed=seed)
@@ -127,7 +128,7 @@ def test_quantisation_ties_faint_patches_with_the_background(tmp_path):
     one = Prediction.from_samples(
         "t", "t", 1, np.array([[0.5, 0.5]]), scores_at(coords, 128, attention)
     )
-    table = PredictionTable((one,), ("normal", "tumour"))
+    table = PredictionTable((one,), ClassTarget(("normal", "tumour")))
     fine = pixel_protocol(table, folder, quantise=False)[0]
     coarse = pixel_protocol(table, folder, quantise=True)[0]
     assert fine.auc == pytest.approx(0.9)
@@ -141,7 +142,7 @@ def test_pixels_at_a_threshold_are_not_called(tmp_path):
     one = Prediction.from_samples(
         "t", "t", 1, np.array([[0.5, 0.5]]), scores_at(coords, 128, np.array([1.0, 0.5, 0.0]))
     )
-    table = PredictionTable((one,), ("normal", "tumour"))
+    table = PredictionTable((one,), ClassTarget(("normal", "tumour")))
     row = pixel_protocol(table, open_annotations(tmp_path), quantise=False)[0]
     assert (row.threshold, row.balanced_accuracy, row.f1) == (0.5, 1, 1)
 
@@ -173,7 +174,7 @@ def test_nothing_to_paint(tmp_path):
     folder = open_annotations(drawn_folder(tmp_path))
     table = drawn_table(("n0", "t9"))
     bare = PredictionTable(
-        (*table.predictions, replace(prediction("t0", 1), instances=None)), table.class_names
+        (*table.predictions, replace(prediction("t0", 1), instances=None)), table.target
     )
     for row in pixel_protocol(bare, folder):
         assert row.num_slides == 0

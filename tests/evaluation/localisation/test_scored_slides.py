@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import AnnotationError, PredictionError
 from sgpmil.evaluation.localisation.scored_slides import (
     InstanceLabeller,
@@ -72,7 +73,7 @@ def test_scores_without_knowledge():
     assert not np.array_equal(first[0].raw, other[0].raw)
     assert not np.array_equal(first[0].raw[:5], first[1].raw[:5])
     # Its name decides, not its place in the table.
-    backwards = PredictionTable(table.predictions[::-1], table.class_names)
+    backwards = PredictionTable(table.predictions[::-1], table.target)
     np.testing.assert_array_equal(scored_slides(backwards, "random")[-1].raw, first[0].raw)
 
 
@@ -86,16 +87,16 @@ def test_what_cannot_be_evaluated_is_left_out():
         replace(p, slide_id="c", instances=replace(p.instances, instance_labels=None)),
         replace(p, slide_id="d", instances=replace(p.instances, instance_labels=none)),
     )
-    more = PredictionTable((*table.predictions, *odd), table.class_names)
+    more = PredictionTable((*table.predictions, *odd), table.target)
     assert [s.slide_id for s in scored_slides(more, "attention")] == list(table.slide_ids)
     bare = replace(
         p, slide_id="e", instances=replace(p.instances, evidence_mean=None, evidence_std=None)
     )
-    mixed = PredictionTable((*table.predictions, bare), table.class_names)
+    mixed = PredictionTable((*table.predictions, bare), table.target)
     assert len(scored_slides(mixed, "attention")) == 5
     assert len(scored_slides(mixed, "evidence")) == 4
     assert available_scores(mixed) == ("attention", "evidence", "uniform", "random")
-    alone = PredictionTable((bare,), table.class_names)
+    alone = PredictionTable((bare,), table.target)
     assert available_scores(alone) == ("attention", "uniform", "random")
 
 
@@ -172,7 +173,7 @@ def test_slides_without_a_word(folder, tmp_path):
     bare = replace(prediction("t0", 1), slide_id="b", instances=None)
     own = prediction("t9", 1, instance_labels=np.ones(len(COORDS), dtype=np.int64))
     rows = (own, prediction("t8", 1), prediction("n0", 0), unlabelled, bare)
-    found = InstanceLabeller(opened).label(PredictionTable(rows, ("normal", "tumour")))
+    found = InstanceLabeller(opened).label(PredictionTable(rows, ClassTarget(("normal", "tumour"))))
     assert found.annotated == ()
     assert found.without_annotations == ("t9",)
     assert found.without_positive_region == ("t8",)
@@ -184,7 +185,7 @@ def test_slides_without_a_word(folder, tmp_path):
 
 def test_negative_slides_need_no_coordinates_and_positive_ones_do(folder):
     rows = (prediction("n0", 0, coords=None, patch_size=None), prediction("t9", 1, coords=None))
-    table = PredictionTable(rows, ("normal", "tumour"))
+    table = PredictionTable(rows, ClassTarget(("normal", "tumour")))
     found = InstanceLabeller(folder).label(table).table
     assert found.predictions[0].instances.instance_labels.tolist() == [0] * len(COORDS)
     with pytest.raises(PredictionError, match="with coordinates to compare 't0'"):
@@ -229,7 +230,7 @@ def test_classes_of_bracs(tmp_path):
         replace(prediction(name, label), probs=probs[0], std=probs[0])
         for name, label in (("a", 0), ("b", 1), ("c", 2))
     )
-    table = PredictionTable(rows, ("AT", "BT", "MT"))
+    table = PredictionTable(rows, ClassTarget(("AT", "BT", "MT")))
     found = InstanceLabeller(folder, positive_classes=(0, 2)).label(table)
     assert found.annotated == ("a", "c")
     assert found.contradicted == ()
@@ -239,7 +240,7 @@ def test_classes_of_bracs(tmp_path):
     ]
     total = len(COORDS)
     assert counts == [[3, 3, total - 6], [0, total, 0], [2, 4, total - 6]]
-    wrong = PredictionTable(rows, ("one", "two", "three"))
+    wrong = PredictionTable(rows, ClassTarget(("one", "two", "three")))
     with pytest.raises(AnnotationError, match="but got 'one'"):
         InstanceLabeller(folder, positive_classes=(0, 2)).label(wrong)
 

@@ -72,7 +72,7 @@ def test_an_overconfident_model_gets_better():
 def test_nothing_breaks_it(drawn, other):
     test, validation = built(drawn), built(other)
     validation = PredictionTable(
-        tuple(_renamed(p) for p in validation.predictions), validation.class_names
+        tuple(_renamed(p) for p in validation.predictions), validation.target
     )
     if validation.class_names != test.class_names:
         validation = None
@@ -95,7 +95,7 @@ def _renamed(prediction):
 def test_without_validation_slides():
     test = model_table(30, 2, seed=3)
     unlabelled = table_of([[0.5, 0.5]], [None], test.class_names)
-    for validation in (None, unlabelled, PredictionTable((), test.class_names)):
+    for validation in (None, unlabelled, PredictionTable((), test.target)):
         found = uncertainty_analysis(test, validation)
         assert found.scaled is None
         assert found.sets == ()
@@ -113,7 +113,7 @@ def test_validation_slides_that_are_tested_calibrate_nothing():
 def test_notes_say_what_is_not_defined():
     test = table_of([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1], ("class 0", "class 1"))
     separated = table_of([[0.9, 0.1], [0.2, 0.8]], [0, 1], ("class 0", "class 1"))
-    validation = PredictionTable(tuple(map(_renamed, separated.predictions)), test.class_names)
+    validation = PredictionTable(tuple(map(_renamed, separated.predictions)), test.target)
     notes = uncertainty_analysis(test, validation).notes
     assert [note.split(":")[0] for note in notes] == [
         "The temperature stopped at its lower bound 0.05",
@@ -138,13 +138,13 @@ def test_pooling_keeps_every_models_prediction_of_a_slide():
 def test_unlabelled_slides_are_left_out():
     table = model_table(20, 2, seed=1)
     more = table_of([[0.5, 0.5]], [None], table.class_names).predictions
-    both = PredictionTable((*table.predictions, *more), table.class_names)
+    both = PredictionTable((*table.predictions, *more), table.target)
     assert [m.error_auroc for m in measure_analysis(both)] == [
         m.error_auroc for m in measure_analysis(table)
     ]
     assert len(pooled_table([both])) == 20
     with pytest.raises(PredictionError, match="test slide with a label"):
-        uncertainty_analysis(PredictionTable(more, table.class_names))
+        uncertainty_analysis(PredictionTable(more, table.target))
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_calibration_rows(folds):
     assert rows["APS: coverage"].pooled == pytest.approx(covered / 120)
     sizes = [fold.sets[0].mean_size for fold in own]
     assert rows["LAC: classes in a set"].values == pytest.approx(sizes)
-    last = found.pooled_sets[0].class_names[-1]
+    last = found.pooled_sets[0].target.names[-1]
     assert rows[f"LAC: coverage of {last}"].pooled == pytest.approx(
         found.pooled_sets[0].class_coverage[-1]
     )
@@ -285,7 +285,7 @@ def test_undefined_is_a_dash():
 
 def test_notes_are_said_once(folds):
     few = [
-        (test, type(test)(validation.predictions[:5], validation.class_names))
+        (test, type(test)(validation.predictions[:5], validation.target))
         for test, validation in folds
     ]
     notes = uncertainty_over_folds(few).notes

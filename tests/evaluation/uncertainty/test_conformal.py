@@ -12,6 +12,7 @@ from mapie.metrics.classification import (
 from scipy.stats import beta
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import (
@@ -114,7 +115,7 @@ def drawn_from(pool, seed):
     """Draw 39 slides to calibrate on, and 20 others."""
     drawn = np.random.default_rng(seed).permutation(len(pool))[:59]
     return tuple(
-        PredictionTable(tuple(pool.predictions[i] for i in part), pool.class_names)
+        PredictionTable(tuple(pool.predictions[i] for i in part), pool.target)
         for part in (drawn[:39], drawn[39:])
     )
 
@@ -263,7 +264,7 @@ def test_each_class_is_covered_on_its_own():
     calibration = model_table(900, 3, seed=5, sharpness=3)
     rare = tuple(p for i, p in enumerate(calibration.predictions) if p.label != 2 or i % 4 == 0)
     test = model_table(1500, 3, seed=6, sharpness=3)
-    own = fit_conformal(PredictionTable(rare, test.class_names), 0.8, per_class=True)
+    own = fit_conformal(PredictionTable(rare, test.target), 0.8, per_class=True)
     members = own.sets(test, allow_empty=True).members
     for c in range(3):
         of_class = test.labels == c
@@ -274,7 +275,9 @@ def test_each_class_is_covered_on_its_own():
 
 
 def test_empty_sets_get_the_most_probable_class():
-    predictor = ConformalPredictor("lac", 0.5, np.array([0.1, 0.1]), (5, 5), False, ("a", "b"))
+    predictor = ConformalPredictor(
+        "lac", 0.5, np.array([0.1, 0.1]), (5, 5), False, ClassTarget(("a", "b"))
+    )
     table = table_of([[0.95, 0.05], [0.4, 0.6]], [0, 1], ("a", "b"))
     filled = predictor.sets(table)
     assert filled.names() == (("a",), ("b",))
@@ -344,7 +347,7 @@ def test_set_metrics_against_a_loop(drawn, thresholds):
         np.array(thresholds[:num_classes]),
         (1,) * num_classes,
         True,
-        table.class_names,
+        table.target,
     )
     found = set_metrics(predictor, table)
     sets = [set(names) for names in predictor.sets(table).names()]
@@ -370,7 +373,7 @@ def test_pooling_counts_every_slide_once():
     tables = [model_table(n, 3, seed=n, name=f"{n}-") for n in (5, 40, 17)]
     pooled = pooled_set_metrics([set_metrics(predictor, table) for table in tables])
     predictions = tuple(p for table in tables for p in table.predictions)
-    whole = set_metrics(predictor, type(tables[0])(predictions, tables[0].class_names))
+    whole = set_metrics(predictor, type(tables[0])(predictions, tables[0].target))
     for name in ("coverage", "mean_size", "share_empty", "share_single", "num_slides"):
         assert getattr(pooled, name) == getattr(whole, name)
     np.testing.assert_array_equal(pooled.class_coverage, whole.class_coverage)

@@ -20,7 +20,7 @@ def with_entropies(values):
     predictions = (
         replace(p, entropy=float(v)) for p, v in zip(table.predictions, values, strict=True)
     )
-    return PredictionTable(tuple(predictions), table.class_names)
+    return PredictionTable(tuple(predictions), table.target)
 
 
 @given(st.integers(1, 60), st.integers(1, 99))
@@ -44,7 +44,7 @@ def test_the_share_is_met_on_new_slides(measure):
     values = uncertainty(test, measure)
     assert values[deferred].min() > values[~deferred].max()
     for row in (0, 500):
-        alone = PredictionTable((test.predictions[row],), test.class_names)
+        alone = PredictionTable((test.predictions[row],), test.target)
         assert rule.defers(alone)[0] == deferred[row]
 
 
@@ -64,7 +64,7 @@ def test_a_certain_slide_of_a_model_with_a_posterior_is_kept():
     table = model_table(50, 3, seed=1)
     rule = fit_deferral(table, 0.1, "std")
     sure = replace(table.predictions[0], std=np.zeros(3))
-    assert not rule.defers(PredictionTable((sure,), table.class_names))[0]
+    assert not rule.defers(PredictionTable((sure,), table.target))[0]
 
 
 def test_too_few_slides_defer_everything():

@@ -12,6 +12,7 @@ from scipy.stats import ttest_ind
 from sklearn.metrics import roc_auc_score
 from statsmodels.stats.weightstats import ttest_ind as statsmodels_ttest_ind
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -113,7 +114,7 @@ def test_equal_samples_are_no_posterior():
         Prediction.from_samples(str(i), str(i), 0, samples)
         for i, samples in enumerate((third, same, same[::-1]))
     )
-    table = PredictionTable(predictions, ("a", "b", "c"))
+    table = PredictionTable(predictions, ClassTarget(("a", "b", "c")))
     for measure in ("std", "mean_std", "mutual_information"):
         assert np.isnan(uncertainty(table, measure)).all()
 
@@ -121,7 +122,7 @@ def test_equal_samples_are_no_posterior():
 def test_one_unknown_slide_makes_the_order_unknown():
     table = random_table(20, 2, seed=1)
     spoilt = replace(table.predictions[0], std=np.full(2, np.nan))
-    table = PredictionTable((spoilt, *table.predictions[1:]), table.class_names)
+    table = PredictionTable((spoilt, *table.predictions[1:]), table.target)
     assert np.isnan(uncertainty(table, "std")).tolist() == [True, *[False] * 19]
     assert math.isnan(error_auroc(table, "std"))
     assert 0 <= error_auroc(table, "entropy") <= 1
@@ -159,7 +160,7 @@ def table_with_std(correct, wrong):
             predictions.append(
                 Prediction(name, name, 0, np.array(probs), std, float(value), 0.4, 0.1)
             )
-    return PredictionTable(tuple(predictions), ("a", "b"))
+    return PredictionTable(tuple(predictions), ClassTarget(("a", "b")))
 
 
 @pytest.mark.parametrize("measure", UNCERTAINTY_MEASURES)
@@ -366,7 +367,7 @@ def test_a_table_in_numbers():
 
 
 def test_no_slides_and_no_measure():
-    empty = selective_prediction(PredictionTable((), ("a", "b")), "entropy")
+    empty = selective_prediction(PredictionTable((), ClassTarget(("a", "b"))), "entropy")
     assert np.isnan([empty.aurc, empty.oracle_aurc, empty.excess_aurc, *empty.accuracies]).all()
     without = selective_prediction(table_of([[0.9, 0.1], [0.9, 0.1]], [0, 1]), "std")
     assert np.isnan(without.curve.risk).all()

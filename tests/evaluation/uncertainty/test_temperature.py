@@ -8,6 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.temperature import (
@@ -132,7 +133,7 @@ def test_probabilities_a_rounding_step_apart_keep_their_order():
 def test_what_is_known_of_scaled_predictions():
     scores = random_scores(5)
     table = random_table(12, 3)
-    table = PredictionTable((*table.predictions, *_one_with(scores).predictions), table.class_names)
+    table = PredictionTable((*table.predictions, *_one_with(scores).predictions), table.target)
     scaled = fit_temperature(table).apply(table)
     assert np.isnan(scaled.std).all()
     assert all(math.isnan(p.expected_entropy) for p in scaled.predictions)
@@ -148,7 +149,7 @@ def _one_with(scores):
     from sgpmil.evaluation.prediction import Prediction
 
     one = Prediction.from_samples("z", "z", 0, np.array([[0.5, 0.3, 0.2]]), scores)
-    return PredictionTable((one,), ("class 0", "class 1", "class 2"))
+    return PredictionTable((one,), ClassTarget(("class 0", "class 1", "class 2")))
 
 
 def test_slides_without_a_label_are_left_out():

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.comparison.comparability import FoldPredictions
 from sgpmil.evaluation.comparison.compare import compare
 from sgpmil.evaluation.prediction import Prediction
@@ -25,7 +26,9 @@ def run_of(skill, seed, num_folds=5, num_slides=24):
             for i, slide in enumerate(slides)
         )
         split = Fold(str(k), tuple(f"t{i}" for i in range(60)), (), tuple(slides))
-        folds.append(FoldPredictions.of(str(k), PredictionTable(rows, ("no", "yes")), split))
+        folds.append(
+            FoldPredictions.of(str(k), PredictionTable(rows, ClassTarget(("no", "yes"))), split)
+        )
     return folds
 
 

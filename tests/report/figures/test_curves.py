@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import adaptive_calibration_error, expected_calibration_error
 from sgpmil.evaluation.prediction import Prediction
@@ -24,7 +25,7 @@ def random_table(num_slides=60, num_classes=2, seed=0):
         probs = rng.dirichlet(np.ones(num_classes))
         label = int(rng.choice(num_classes, p=probs))
         predictions.append(Prediction.from_samples(f"{i}", f"{i}", label, probs[None]))
-    return PredictionTable(tuple(predictions), names)
+    return PredictionTable(tuple(predictions), ClassTarget(names))
 
 
 def words(figure):
@@ -98,11 +99,11 @@ def test_roc_of_one_fold_and_of_an_absent_class():
     assert f"class 1: AUC {area:.3f}" in text
     assert "±" not in text
     negatives = tuple(p for p in table.predictions if p.label == 0)
-    assert "AUC undefined" in words(roc_figure([PredictionTable(negatives, table.class_names)]))
+    assert "AUC undefined" in words(roc_figure([PredictionTable(negatives, table.target)]))
 
 
 def test_names_are_no_formulas():
-    table = replace(random_table(30), class_names=("no", r"a$\frac$"))
+    table = replace(random_table(30), target=ClassTarget(("no", r"a$\frac$")))
     assert r"a\$\frac\$: AUC" in words(roc_figure([table]))
 
 
@@ -110,7 +111,7 @@ def test_nothing_to_draw():
     with pytest.raises(PredictionError, match="slides with labels"):
         roc_figure([])
     with pytest.raises(PredictionError, match="slides with labels"):
-        reliability_figure(PredictionTable((), ("a", "b")))
+        reliability_figure(PredictionTable((), ClassTarget(("a", "b"))))
     with pytest.raises(PredictionError, match="in every fold"):
         roc_figure([random_table(9, 2), random_table(9, 3)])
 

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.calibration import expected_calibration_error
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal, set_metrics
@@ -79,7 +80,7 @@ def test_sets_show_coverage_with_wilson_intervals_and_size():
 def test_the_names_of_many_classes_do_not_meet():
     names = tuple(f"subtype number {c}" for c in range(6))
     validation, test = (
-        replace(model_table(60, 6, seed=seed), class_names=names) for seed in (1, 2)
+        replace(model_table(60, 6, seed=seed), target=ClassTarget(names)) for seed in (1, 2)
     )
     figure = set_figure([set_metrics(fit_conformal(validation, 0.8), test)])
     figure.canvas.draw()

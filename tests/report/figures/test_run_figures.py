@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.report.figures.run_figures import write_run_figures
 
@@ -23,7 +24,7 @@ def _table(rng, fold, *, labelled=True, with_coords=True):
                 scores,
             )
         )
-    return PredictionTable(tuple(predictions), ("normal", "tumor"))
+    return PredictionTable(tuple(predictions), ClassTarget(("normal", "tumor")))
 
 
 def test_a_map_shows_the_surest_slide_of_each_fold(tmp_path, rng):

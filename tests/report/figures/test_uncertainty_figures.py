@@ -3,6 +3,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import ttest_ind
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import uncertainty_over_folds
@@ -144,7 +145,9 @@ def test_nothing_to_draw(tmp_path):
         with pytest.raises(PredictionError, match="with std, but they carry none"):
             draw(table_of([[0.9, 0.1]], [0]), ["std"])
     save_figure(
-        correct_wrong_figure(PredictionTable(model_table(1, 2).predictions, ("a", "b"))),
+        correct_wrong_figure(
+            PredictionTable(model_table(1, 2).predictions, ClassTarget(("a", "b")))
+        ),
         tmp_path / "one.png",
         dpi=40,
     )

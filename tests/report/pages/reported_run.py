@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
 from sgpmil.models import build_model, save_model
 from sgpmil.runs.material import MaterialFold, RunMaterial
@@ -50,7 +51,7 @@ def table(names, seed, *, flip=(), **options):
         right = surely if label else 1 - surely
         wrong = 0.06 if label else 0.94
         rows.append(prediction(name, label, wrong if name in flip else right, rng, **options))
-    return PredictionTable(tuple(rows), CLASSES)
+    return PredictionTable(tuple(rows), ClassTarget(CLASSES))
 
 
 def material(num_folds=2, num_slides=12, num_validation=20, *, names=None, path, **options):

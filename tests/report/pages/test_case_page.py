@@ -45,7 +45,7 @@ def test_nothing_is_rounded_to_certainty(tmp_path):
     found = material(path=tmp_path, num_folds=1)
     first, *rest = found.folds[0].test.predictions
     sure = replace(first, probs=np.array([0.9995, 0.0005]), std=np.full(2, 0.0004))
-    fold = replace(found.folds[0], test=PredictionTable((sure, *rest), found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable((sure, *rest), found.target))
     case = CaseReports(replace(found, folds=(fold,))).of("f0 s00")
     page = ReadPage(write_case(tmp_path, case)[0].read_text(encoding="utf-8"))
     (rows,) = page.tables.values()

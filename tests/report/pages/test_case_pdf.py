@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import RunFolderError
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.report.pages.case_page import write_case
@@ -30,7 +31,7 @@ def many_classes(tmp_path):
             for i in range(4)
         ),
     ]
-    fold = MaterialFold("0", PredictionTable(tuple(rows), classes))
+    fold = MaterialFold("0", PredictionTable(tuple(rows), ClassTarget(classes)))
     again = [replace(fold, name=f"long fold name {k}") for k in range(6)]
     path = tmp_path / ("a very long name of a run " * 8)
     description = {"folds": [], "settings": {"model": "sgpmil"}, "created": "2026-01-01"}
@@ -50,7 +51,7 @@ def kinds(tmp_path, run_material):
     tall = [replace(tall[0], instances=stretched)]
     fold = MaterialFold(
         "0",
-        PredictionTable(tuple(tall), ("normal", "tumour")),
+        PredictionTable(tuple(tall), ClassTarget(("normal", "tumour"))),
         table([f"v{i}" for i in range(20)], 5),
     )
     yield CaseReports(RunMaterial(tmp_path, (fold,))).of(NASTY)

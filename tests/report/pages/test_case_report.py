@@ -78,7 +78,7 @@ def test_a_broken_slide_is_said(tmp_path):
 def test_predictions_alone_are_enough(tmp_path):
     found = material(path=tmp_path, num_folds=1, num_validation=0)
     bare = tuple(replace(p, label=None, instances=None) for p in found.folds[0].test.predictions)
-    fold = replace(found.folds[0], test=PredictionTable(bare, found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(bare, found.target))
     case = CaseReports(replace(found, folds=(fold,), run=None)).of("f0 s00")
     assert case.label == ""
     assert case.patches == ()
@@ -105,7 +105,7 @@ def test_an_encoder_that_is_known(tmp_path, encoder, said):
 def test_a_spread_of_rounding_size_is_not_told(tmp_path):
     found = material(path=tmp_path, num_folds=1, posterior=False)
     rows = tuple(replace(p, std=np.full(2, 1e-12)) for p in found.folds[0].test.predictions)
-    fold = replace(found.folds[0], test=PredictionTable(rows, found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(rows, found.target))
     case = CaseReports(replace(found, folds=(fold,))).of("f0 s00")
     assert not any("±" in line.told for line in case.classes)
 
@@ -124,7 +124,7 @@ def test_scores_that_are_not_finite_are_said_and_not_shown(tmp_path, value, evid
         means[[2, 7]] = value
         changes["evidence_mean"] = means
     rows[0] = replace(rows[0], instances=replace(scores, **changes))
-    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.target))
     reports = CaseReports(replace(found, folds=(fold,)))
     case = reports.of("f0 s00")
     number = 3 if evidence else 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
 from sgpmil.report.pages.checks import has_posterior, run_checks
@@ -29,7 +30,7 @@ def changed(found, change, fold=0):
     own = found.folds[fold]
     rows = tuple(change(number, p) for number, p in enumerate(own.test.predictions))
     folds = list(found.folds)
-    folds[fold] = replace(own, test=PredictionTable(rows, CLASSES))
+    folds[fold] = replace(own, test=PredictionTable(rows, ClassTarget(CLASSES)))
     return replace(found, folds=tuple(folds))
 
 

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import decide
@@ -22,7 +23,7 @@ def table(name, high, labels):
         Prediction.from_samples(f"{name}{i}", f"case {name}{i}", label, np.array([[1 - p, p]]))
         for i, (p, label) in enumerate(zip(high, labels, strict=True))
     ]
-    return PredictionTable(tuple(rows), CLASSES)
+    return PredictionTable(tuple(rows), ClassTarget(CLASSES))
 
 
 @pytest.fixture
@@ -74,18 +75,20 @@ def test_why_there_is_no_set(fold, change, said):
 def test_another_slide_of_the_patient_spoils_the_promise(fold):
     first, *rest = fold.test.predictions
     shared = replace(first, case_id="case v3")
-    found = slide_sets(replace(fold, test=PredictionTable((shared, *rest), CLASSES)), 0.8)
+    found = slide_sets(
+        replace(fold, test=PredictionTable((shared, *rest), ClassTarget(CLASSES))), 0.8
+    )
     assert found[0].names is None
     assert "another of the patient" in found[0].sentence
     assert found[1].names is not None
 
 
 def test_sets_that_were_written_with_predictions(fold, tmp_path):
-    write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
-    assert read_prediction_sets(tmp_path, CLASSES) == {}
+    write_prediction_folder(tmp_path, fold.test.predictions, ClassTarget(CLASSES))
+    assert read_prediction_sets(tmp_path, ClassTarget(CLASSES)) == {}
     decisions = decide(fold.test, fit_conformal(fold.validation, 0.8))
     write_predictions(tmp_path / "predictions.parquet", fold.test, decisions)
-    stored = read_prediction_sets(tmp_path, CLASSES)
+    stored = read_prediction_sets(tmp_path, ClassTarget(CLASSES))
     assert stored == {d.slide_id: d.prediction_set for d in decisions}
     found = slide_sets(replace(fold, validation=None), 0.8, stored)
     assert [one.names for one in found] == [d.prediction_set for d in decisions]
@@ -93,7 +96,7 @@ def test_sets_that_were_written_with_predictions(fold, tmp_path):
 
 
 def test_predictions_that_were_written_without_a_set(fold, tmp_path):
-    write_prediction_folder(tmp_path, fold.test.predictions, CLASSES)
+    write_prediction_folder(tmp_path, fold.test.predictions, ClassTarget(CLASSES))
     bare = replace(fold, validation=None)
     found = run_sets(RunMaterial(tmp_path, (bare,)), 0.9)["0"]
     assert {one.names for one in found} == {None}
@@ -120,13 +123,13 @@ def test_names_of_classes_may_hold_the_separator(tmp_path, names, sets):
         }
     )
     pq.write_table(written, tmp_path / "predictions.parquet")
-    assert list(read_prediction_sets(tmp_path, names).values()) == sets
+    assert list(read_prediction_sets(tmp_path, ClassTarget(names)).values()) == sets
 
 
 def test_a_set_that_can_be_read_in_two_ways_is_not_guessed(fold, tmp_path):
     written = pa.table({"slide_id": ["t0", "t1"], "prediction_set": ["a|b", "b"]})
     pq.write_table(written, tmp_path / "predictions.parquet")
-    stored = read_prediction_sets(tmp_path, ("a", "b", "a|b"))
+    stored = read_prediction_sets(tmp_path, ClassTarget(("a", "b", "a|b")))
     assert stored == {"t0": None, "t1": ("b",)}
     found = slide_sets(replace(fold, validation=None), 0.9, stored)
     assert found[0].names is None

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import RunFolderError
 from sgpmil.evaluation import PredictionTable
 from sgpmil.report.pages import rendering
@@ -157,12 +158,12 @@ def test_classes_are_escaped(tmp_path):
     folds = tuple(
         replace(
             fold,
-            test=replace(fold.test, class_names=names),
-            validation=replace(fold.validation, class_names=names),
+            test=replace(fold.test, target=ClassTarget(names)),
+            validation=replace(fold.validation, target=ClassTarget(names)),
         )
         for fold in found.folds
     )
-    page = page_of(tmp_path, replace(found, class_names=names, folds=folds))
+    page = page_of(tmp_path, replace(found, folds=folds))
     assert page.problems == []
     assert f"12 patients (6 {names[0]}, 6 {names[1]})" in page.text
 
@@ -181,7 +182,7 @@ def test_a_deterministic_model_without_validation(tmp_path):
 def test_slides_without_labels_are_shown_without_metrics(tmp_path):
     found = material(path=tmp_path, num_folds=1)
     unknown = tuple(replace(p, label=None) for p in found.folds[0].test.predictions)
-    fold = replace(found.folds[0], test=PredictionTable(unknown, found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(unknown, found.target))
     page = page_of(tmp_path, replace(found, folds=(fold,)))
     assert "None has a label, so nothing could be measured" in page.text
     assert "No slide has a label, so there are no metrics" in page.text
@@ -192,7 +193,7 @@ def test_slides_without_labels_are_shown_without_metrics(tmp_path):
 def test_a_fold_without_labels_does_not_stop_the_others(tmp_path):
     found = material(path=tmp_path)
     unknown = tuple(replace(p, label=None) for p in found.folds[0].test.predictions)
-    first = replace(found.folds[0], test=PredictionTable(unknown, found.class_names))
+    first = replace(found.folds[0], test=PredictionTable(unknown, found.target))
     page = page_of(tmp_path, replace(found, folds=(first, found.folds[1])))
     labels, probs = found.folds[1].test.labels, found.folds[1].test.probs
     assert f"AUC is {roc_auc_score(labels, probs[:, 1]):.3f}" in page.text
@@ -218,7 +219,7 @@ def test_scores_that_are_not_finite_do_not_stop_the_rest(tmp_path, value):
         attention = p.instances.attention_mean.copy()
         attention[3] = value
         rows.append(replace(p, instances=replace(p.instances, attention_mean=attention)))
-    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(tuple(rows), found.target))
     page = page_of(tmp_path, replace(found, folds=(fold,)))
     assert "12 slides with patches whose scores are not finite" in page.text
     assert [image for image in page.images if image["alt"].startswith("Maps of ")]

@@ -38,7 +38,7 @@ def test_a_colour_means_the_same_on_every_map(tmp_path, drawn):
 def test_a_class_without_a_right_slide_is_said(tmp_path):
     found = material(path=tmp_path, num_folds=1)
     only = tuple(p for p in found.folds[0].test.predictions if p.label == 1)
-    fold = replace(found.folds[0], test=PredictionTable(only, found.class_names))
+    fold = replace(found.folds[0], test=PredictionTable(only, found.target))
     section = slides_section(replace(found, folds=(fold,)), 1, frozenset())
     texts = [block.text for block in section.blocks if isinstance(block, Prose)]
     (best,) = (text for text in texts if text.startswith("The slide of each class"))

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.report.pages.slide_choice import choose_slides
 from sgpmil.runs.material import MaterialFold, RunMaterial
@@ -14,7 +15,9 @@ def run(tmp_path, *folds):
             Prediction.from_samples(name, name, label, np.array([[1 - p, p]]))
             for name, label, p in rows
         )
-        made.append(MaterialFold(str(number), PredictionTable(predictions, ("n", "t"))))
+        made.append(
+            MaterialFold(str(number), PredictionTable(predictions, ClassTarget(("n", "t"))))
+        )
     return RunMaterial(tmp_path, tuple(made))
 
 
@@ -61,6 +64,6 @@ def test_of_equally_sure_slides_the_one_with_more_patches(tmp_path, run_material
     material = run(tmp_path, [("small", 1, 0.991), ("large", 1, 0.989)])
     fold = material.folds[0]
     small, large = fold.test.predictions
-    table = PredictionTable((small, replace(large, instances=scores)), ("n", "t"))
+    table = PredictionTable((small, replace(large, instances=scores)), ClassTarget(("n", "t")))
     found = choose_slides(replace(material, folds=(replace(fold, test=table),)), 1)
     assert names(found.best) == ["large"]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.tables import listed
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import FoldMetrics, evaluate
@@ -61,7 +62,7 @@ class FoldPredictions:
             check_own_test_slides(split, table)
         metrics = evaluate(table, name)
         slim = tuple(replace(prediction, instances=None) for prediction in table.predictions)
-        return FoldPredictions(metrics, PredictionTable(slim, table.class_names), split)
+        return FoldPredictions(metrics, PredictionTable(slim, table.target), split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +170,14 @@ def fold_design(folds: Sequence[FoldPredictions]) -> FoldDesign:
 def _check_classes(
     reference: str, ours: FoldPredictions, run: str, theirs: FoldPredictions
 ) -> None:
-    names, other_names = ours.table.class_names, theirs.table.class_names
+    target, other = ours.table.target, theirs.table.target
     # A file of another system may number its classes without naming them.
-    unnamed = tuple(str(c) for c in range(len(names)))
-    if len(names) == len(other_names) and (names == other_names or unnamed in (names, other_names)):
+    unnamed = ClassTarget.numbered(target.num_outputs)
+    if target.num_outputs == other.num_outputs and (target == other or unnamed in (target, other)):
         return
     raise PredictionError(
-        f"Expected the same classes in every run, but fold {ours.name} has {', '.join(names)} in "
-        f"'{reference}' and {', '.join(other_names)} in '{run}'. Compare runs of one task."
+        f"Expected the same classes in every run, but fold {ours.name} has {target} in "
+        f"'{reference}' and {other} in '{run}'. Compare runs of one task."
     )
 
 

@@ -177,15 +177,14 @@ def _auc_tests(runs: Mapping[str, Sequence[FoldPredictions]]) -> tuple[ClassAucT
     first = reference_folds[0].table.labelled()
     labels = first.labels[np.argsort(first.slide_ids)]
     reference = _mean_probs(reference_folds)
-    classes = [1] if first.num_classes == 2 else list(range(first.num_classes))
     found = [
         (run, c, delong_test(reference[:, c], probs[:, c], labels == c))
         for run, probs in ((run, _mean_probs(folds)) for run, folds in others)
-        for c in classes
+        for c in first.target.ranked
     ]
     adjusted = holm([test.p_value for _, _, test in found])
     return tuple(
-        ClassAucTest(run, first.class_names[c], test, p)
+        ClassAucTest(run, first.target.names[c], test, p)
         for (run, c, test), p in zip(found, adjusted, strict=True)
     )
 

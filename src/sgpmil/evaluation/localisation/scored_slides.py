@@ -114,11 +114,11 @@ def positive_classes_of(
         PredictionError: One is not among the classes of the table.
     """
     if positive_classes is None:
-        return tuple(range(1, table.num_classes))
-    wrong = [c for c in positive_classes if not 0 <= c < table.num_classes]
+        return tuple(range(1, table.target.num_outputs))
+    wrong = [c for c in positive_classes if not 0 <= c < table.target.num_outputs]
     if wrong or not positive_classes:
         raise PredictionError(
-            f"Expected positive classes between 0 and {table.num_classes - 1}, but got "
+            f"Expected positive classes between 0 and {table.target.num_outputs - 1}, but got "
             f"{list(positive_classes)}. Name classes of the predictions."
         )
     return tuple(positive_classes)
@@ -317,7 +317,7 @@ class InstanceLabeller:
                 predictions.append(prediction)
                 continue
             labels = np.zeros(scores.num_instances, dtype=np.int64)
-            slide_class = table.class_names[prediction.label]
+            slide_class = table.target.decode(prediction.label)
             if prediction.label not in classes:
                 if self._has_positive_region(slide_id, slide_class):
                     contradicted.append(slide_id)
@@ -331,7 +331,7 @@ class InstanceLabeller:
             labelled = replace(scores, instance_labels=labels)
             predictions.append(replace(prediction, instances=labelled))
         return AnnotatedTable(
-            table=PredictionTable(tuple(predictions), table.class_names),
+            table=PredictionTable(tuple(predictions), table.target),
             annotated=tuple(annotated),
             without_annotations=tuple(missing),
             without_positive_region=tuple(no_region),
@@ -387,4 +387,4 @@ def slide_annotations(
     """
     if prediction.label is None or prediction.slide_id not in annotations:
         return None
-    return annotations.read(prediction.slide_id, table.class_names[prediction.label])
+    return annotations.read(prediction.slide_id, table.target.decode(prediction.label))

@@ -190,10 +190,10 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
     Raises:
         PredictionError: There are no folds, or their classes differ.
     """
-    names = {table.class_names for table in tables}
-    if len(names) != 1:
+    targets = {table.target for table in tables}
+    if len(targets) != 1:
         raise PredictionError(
-            f"Expected folds with the same classes, but got {len(names)} different lists of "
+            f"Expected folds with the same classes, but got {len(targets)} different lists of "
             "them. Pool the folds of one experiment."
         )
     predictions = (
@@ -201,7 +201,7 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
         for fold, table in enumerate(tables)
         for prediction in table.labelled().predictions
     )
-    return PredictionTable(tuple(predictions), tables[0].class_names)
+    return PredictionTable(tuple(predictions), tables[0].target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _set_numbers(sets: SetMetrics | None) -> dict[str, float]:
         return {}
     of_class = {
         f"coverage of {name}": float(value)
-        for name, value in zip(sets.class_names, sets.class_coverage, strict=True)
+        for name, value in zip(sets.target.names, sets.class_coverage, strict=True)
     }
     return {
         "coverage": sets.coverage,

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Bool, Float, Int
@@ -40,19 +41,19 @@ class PredictionSets:
         members: Whether each class is in the set of each slide.
         was_empty: Whether the method itself gave the slide no class: it is less like a
             calibration slide of any class than the coverage asks for.
-        class_names: Name of each class.
+        target: What is predicted.
     """
 
     members: Bool[np.ndarray, "n C"]
     was_empty: Bool[np.ndarray, " n"]
-    class_names: tuple[str, ...]
+    target: Target
 
     def __len__(self) -> int:
         return len(self.members)
 
     def names(self) -> tuple[tuple[str, ...], ...]:
         """Name the classes in the set of each slide, in the order of the classes."""
-        names = np.array(self.class_names, dtype=object)
+        names = np.array(self.target.names, dtype=object)
         return tuple(tuple(names[row]) for row in self.members)
 
 
@@ -67,7 +68,7 @@ class ConformalPredictor:
             calibration slides are too few.
         num_calibration: Number of calibration slides of each class.
         per_class: Whether the promise holds for each class on its own.
-        class_names: Name of each class.
+        target: What is predicted.
     """
 
     method: ConformalMethod
@@ -75,7 +76,7 @@ class ConformalPredictor:
     thresholds: Float[np.ndarray, " C"]
     num_calibration: tuple[int, ...]
     per_class: bool
-    class_names: tuple[str, ...]
+    target: Target
 
     @property
     def note(self) -> str:
@@ -91,7 +92,7 @@ class ConformalPredictor:
         few = ", ".join(
             f"{name} ({count})"
             for name, count, threshold in zip(
-                self.class_names, self.num_calibration, self.thresholds, strict=True
+                self.target.names, self.num_calibration, self.thresholds, strict=True
             )
             if math.isinf(threshold)
         )
@@ -133,14 +134,13 @@ class ConformalPredictor:
         was_empty = np.asarray(~members.any(axis=1))
         if not allow_empty:
             members[was_empty, probs[was_empty].argmax(axis=1)] = True
-        return PredictionSets(members, was_empty, self.class_names)
+        return PredictionSets(members, was_empty, self.target)
 
     def _check_classes(self, table: PredictionTable) -> None:
-        if table.class_names != self.class_names:
+        if table.target != self.target:
             raise PredictionError(
-                f"Expected predictions of the classes {', '.join(self.class_names)}, as of the "
-                f"calibration slides, but got {', '.join(table.class_names)}. "
-                "Calibrate with predictions of the same model."
+                f"Expected predictions of {self.target}, as of the calibration slides, but got "
+                f"{table.target}. Calibrate with predictions of the same model."
             )
 
 
@@ -210,7 +210,7 @@ def fit_conformal(
     else:
         scores = _aps_scores(probs, np.random.default_rng(seed).uniform(size=len(probs)))
     own = scores[np.arange(len(labels)), labels]
-    classes = range(known.num_classes)
+    classes = range(known.target.num_outputs)
     groups = [own[labels == c] for c in classes] if per_class else [own] * len(classes)
     return ConformalPredictor(
         method=method,
@@ -218,7 +218,7 @@ def fit_conformal(
         thresholds=np.array([conformal_quantile(group, coverage) for group in groups]),
         num_calibration=tuple(int((labels == c).sum()) for c in classes),
         per_class=per_class,
-        class_names=known.class_names,
+        target=known.target,
     )
 
 
@@ -277,7 +277,7 @@ class SetMetrics:
     Args:
         method: Which score made the sets.
         nominal: Promised coverage.
-        class_names: Name of each class.
+        target: What is predicted.
         class_slides: Number of slides of each class.
         class_covered: Number of them whose set holds their class.
         class_members: Number of classes in their sets, summed.
@@ -287,7 +287,7 @@ class SetMetrics:
 
     method: ConformalMethod
     nominal: float
-    class_names: tuple[str, ...]
+    target: Target
     class_slides: Int[np.ndarray, " C"]
     class_covered: Int[np.ndarray, " C"]
     class_members: Int[np.ndarray, " C"]
@@ -343,16 +343,16 @@ def set_metrics(predictor: ConformalPredictor, table: PredictionTable) -> SetMet
     """
     known = table.labelled()
     sets = predictor.sets(known)
-    labels, num_classes = known.labels, known.num_classes
+    labels, num_outputs = known.labels, known.target.num_outputs
     covered = sets.members[np.arange(len(labels)), labels]
     sizes = sets.members.sum(axis=1)
     return SetMetrics(
         method=predictor.method,
         nominal=predictor.coverage,
-        class_names=predictor.class_names,
-        class_slides=np.bincount(labels, minlength=num_classes),
-        class_covered=np.bincount(labels[covered], minlength=num_classes),
-        class_members=np.bincount(np.repeat(labels, sizes), minlength=num_classes),
+        target=predictor.target,
+        class_slides=np.bincount(labels, minlength=num_outputs),
+        class_covered=np.bincount(labels[covered], minlength=num_outputs),
+        class_members=np.bincount(np.repeat(labels, sizes), minlength=num_outputs),
         num_empty=int(sets.was_empty.sum()),
         num_single=int((sizes == 1).sum()),
     )
@@ -367,7 +367,7 @@ def pooled_set_metrics(folds: Sequence[SetMetrics]) -> SetMetrics:
     Raises:
         PredictionError: There are no folds, or they differ in these.
     """
-    kinds = {(fold.method, fold.nominal, fold.class_names) for fold in folds}
+    kinds = {(fold.method, fold.nominal, fold.target) for fold in folds}
     if len(kinds) != 1:
         raise PredictionError(
             f"Expected prediction sets of one method, coverage and list of classes, but got "
@@ -380,7 +380,7 @@ def _sum(one: SetMetrics, other: SetMetrics) -> SetMetrics:
     return SetMetrics(
         method=one.method,
         nominal=one.nominal,
-        class_names=one.class_names,
+        target=one.target,
         class_slides=one.class_slides + other.class_slides,
         class_covered=one.class_covered + other.class_covered,
         class_members=one.class_members + other.class_members,

@@ -81,9 +81,10 @@ def uncertainty(table: PredictionTable, measure: UncertaintyMeasure) -> Float[np
         zeros, which say nothing of its certainty.
 
     Example:
+        >>> from sgpmil.bags.target import ClassTarget
         >>> from sgpmil.evaluation.prediction import Prediction
         >>> one = Prediction.from_samples("a", "a", None, np.array([[0.25, 0.75]]))
-        >>> uncertainty(PredictionTable((one,), ("normal", "tumour")), "max_probability")
+        >>> uncertainty(PredictionTable((one,), ClassTarget(("no", "yes"))), "max_probability")
         array([0.25])
     """
     values = slide_uncertainty(table, uncertainty_measure(measure))
@@ -118,7 +119,7 @@ def wrong_slides(table: PredictionTable) -> Bool[np.ndarray, " n"]:
     Args:
         table: Predictions, all with a label.
     """
-    return np.asarray(table.probs.argmax(axis=1) != table.labels)
+    return np.asarray(table.predicted != table.labels)
 
 
 def slide_uncertainty(
@@ -132,7 +133,7 @@ def slide_uncertainty(
     """
     if measure == "std":
         std = table.std
-        return np.asarray(std[np.arange(len(std)), table.probs.argmax(axis=1)])
+        return np.asarray(std[np.arange(len(std)), table.predicted])
     if measure == "mean_std":
         return np.asarray(table.std.mean(axis=1))
     if measure == "max_probability":

@@ -73,14 +73,14 @@ class Temperature:
             replace(
                 prediction,
                 probs=probs[row],
-                std=np.full(table.num_classes, np.nan),
+                std=np.full(probs.shape[1], np.nan),
                 entropy=float(entropies[row]),
                 expected_entropy=math.nan,
                 mutual_information=math.nan,
             )
             for row, prediction in enumerate(table.predictions)
         )
-        return PredictionTable(tuple(predictions), table.class_names)
+        return PredictionTable(tuple(predictions), table.target)
 
 
 def fit_temperature(table: PredictionTable) -> Temperature:

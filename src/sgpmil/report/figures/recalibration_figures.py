@@ -87,14 +87,14 @@ def set_figure(metrics: Sequence[SetMetrics]) -> Figure:
     Raises:
         PredictionError: There are no sets, none of a slide, or of different classes or coverages.
     """
-    kinds = {(m.class_names, m.nominal, m.num_slides) for m in metrics}
+    kinds = {(m.target, m.nominal, m.num_slides) for m in metrics}
     if len(kinds) != 1 or not metrics[0].num_slides:
         raise PredictionError(
             "Expected prediction sets of the same slides, classes and coverage to draw, but got "
             f"{len(kinds)} different ones. Draw the sets of one test set."
         )
     first = metrics[0]
-    groups = ["all", *first.class_names]
+    groups = ["all", *first.target.names]
     counts = np.concatenate([[first.num_slides], first.class_slides])
     figure = new_figure(max(5.0, 1.2 + 1.15 * len(groups)), 5.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, 1))
@@ -124,7 +124,7 @@ def set_figure(metrics: Sequence[SetMetrics]) -> Figure:
     lower.set_xticks(range(len(groups)), ticks, parse_math=False)
     lower.set_xlim(-0.6, len(groups) - 0.4)
     upper.set_ylim(top=1.01)
-    lower.set_ylim(0, max(len(first.class_names), 2) + 0.05)
+    lower.set_ylim(0, max(first.target.num_outputs, 2) + 0.05)
     lower.yaxis.set_major_locator(MaxNLocator(integer=True))
     style_axes(upper, y_label="Share of sets\nthat hold the label")
     style_axes(lower, y_label="Classes in a set,\nmean")

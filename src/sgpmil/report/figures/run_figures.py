@@ -59,4 +59,4 @@ def _pooled(tables: Sequence[PredictionTable]) -> PredictionTable:
             if prediction.slide_id not in seen:
                 seen.add(prediction.slide_id)
                 predictions.append(prediction)
-    return PredictionTable(tuple(predictions), tables[0].class_names)
+    return PredictionTable(tuple(predictions), tables[0].target)

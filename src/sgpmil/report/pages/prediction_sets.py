@@ -41,7 +41,7 @@ def run_sets(material: RunMaterial, coverage: float) -> dict[str, tuple[SlideSet
     Raises:
         PredictionError: The classes of the validation slides are others.
     """
-    stored = read_prediction_sets(material.path, material.class_names)
+    stored = read_prediction_sets(material.path, material.target)
     known = None if material.run is not None and not stored else stored
     return {fold.name: slide_sets(fold, coverage, known) for fold in material.folds}
 
