@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sgpmil.cli.train_command import train
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.split_files import write_splits
 from sgpmil.bags.splits import Fold, MissingSlideWarning, SharedCaseWarning
-from sgpmil.cli.train_command import train
 from sgpmil.errors import (
     BagError,
     LabelError,

@@ -51,12 +51,12 @@ def bench(
     The bags are 270 to train on and 129 to predict, of exp(N(log 2200, 0.6)) instances each, from
     200 to 12,000.
     """
-    from sgpmil.evaluation.device import compute_device
     from sgpmil.experiments.bench import BenchSettings, write_bench
     from sgpmil.experiments.bench import bench as run_bench
     from sgpmil.experiments.workload import Workload
     from sgpmil.models import list_models
     from sgpmil.models.registry import resolve_settings
+    from sgpmil.processes import compute_device
 
     if (out / "bench.json").exists() and not overwrite:
         raise RunFolderError(f"{out} holds a bench already. Replace it with --overwrite.")

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from sgpmil.cli.options import Overwrite, Resume
-from sgpmil.cli.output import console, print_summary
-from sgpmil.cli.train_command import MODEL_NAMES
+from sgpmil.cli.output import MODEL_NAMES, console, print_summary
 
 __all__ = ["demo"]
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from sgpmil.cli.output import console, grid
-from sgpmil.cli.train_command import MODEL_NAMES
+from sgpmil.cli.output import MODEL_NAMES, console, grid
 
 if TYPE_CHECKING:
     from sgpmil.experiments.study import Job
@@ -73,13 +72,13 @@ def models(
     ] = False,
 ) -> None:
     """Train every model on real data sets and write one table; a second call goes on."""
-    from sgpmil.evaluation.device import compute_device
     from sgpmil.experiments.model_study import (
         choose_models,
         choose_sets,
         plan_model_study,
         plan_timing,
     )
+    from sgpmil.processes import compute_device
 
     compute_device(device)  # found out now, not by every job
     chosen_sets, chosen_models = choose_sets(data, sets or ()), choose_models(model or ())

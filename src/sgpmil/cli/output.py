@@ -10,10 +10,12 @@ from rich.table import Table
 
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.summary import MetricSummary
+from sgpmil.models import BUILT_IN
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.results import Results
 
 __all__ = [
+    "MODEL_NAMES",
     "console",
     "counting",
     "facts",
@@ -23,6 +25,9 @@ __all__ = [
     "print_summary",
     "print_unfinished",
 ]
+
+MODEL_NAMES = f"{', '.join(BUILT_IN)}, or a plug-in's"
+"""Names of the models of this package."""
 
 console = Console(soft_wrap=True, markup=False, highlight=False)
 

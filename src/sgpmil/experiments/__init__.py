@@ -1,6 +1,6 @@
 """Recipes, the demo, the comparisons, and the settings that join the rooms.
 
-- `recipe`, `recipe_run`: one YAML file, one experiment
+- `recipe`, `train`: one YAML file, one experiment
 - `digits`, `digits_demo`: bags of real handwritten digits, and the demo on them
 - `study`: variants of models over data sets, folds and seeds
 - `job_files`, `job_pool`, `job_progress`: a study's results on disk, processes and progress bar

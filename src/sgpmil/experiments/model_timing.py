@@ -16,10 +16,10 @@ from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
-from sgpmil.evaluation.device import compute_device
 from sgpmil.experiments.job_pool import one_thread
 from sgpmil.experiments.model_rows import TIMING_FILE
 from sgpmil.experiments.study import Job, load_set, sentence
+from sgpmil.processes import compute_device
 from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 

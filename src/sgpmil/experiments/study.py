@@ -26,7 +26,6 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.errors import RunFolderError, SettingsError, SgpmilError
-from sgpmil.evaluation.device import compute_device
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.experiments.job_files import JobFile, StudyPlan, unfinished
@@ -34,6 +33,7 @@ from sgpmil.experiments.job_pool import run_all
 from sgpmil.experiments.job_progress import job_progress
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
+from sgpmil.processes import compute_device
 from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, default_training

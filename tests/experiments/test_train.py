@@ -5,7 +5,7 @@ from sgpmil.bags import BagDataset, pack_bags, read_bags
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SettingsError, TrainingError
 from sgpmil.experiments.recipe import load_recipe
-from sgpmil.experiments.recipe_run import read_data, run_recipe
+from sgpmil.experiments.train import read_data, run_recipe
 from sgpmil.runs import Run
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sgpmil import list_models
-from sgpmil.cli.train_command import MODEL_NAMES
+from sgpmil.cli.output import MODEL_NAMES
 from sgpmil.runs.prediction_files import read_predictions
 
 

@@ -1,0 +1,72 @@
+"""`sgpmil train` and `init`: commands that train."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.splits import Fold
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import MODEL_NAMES, console, print_summary
+from sgpmil.experiments.recipe import Recipe
+from sgpmil.experiments.train import TrainOptions, write_starter_recipe
+from sgpmil.experiments.train import train as train_run
+from sgpmil.options import Options
+
+__all__ = ["init", "train"]
+
+
+@command(
+    TrainOptions,
+    lists=["classes"],
+    names={"assignments": "set"},
+    texts={"model": f"Model: {MODEL_NAMES}. Each has its own training settings."},
+)
+def train(options: TrainOptions) -> None:
+    """Train on every fold.
+
+    Example: sgpmil train --features embeddings --labels labels.csv --run runs/first
+
+    Example: sgpmil train --recipe recipe.yaml --set training.weight-decay=1e-4
+    """
+    trained = train_run(options, show_progress=True, on_data=_print_data)
+    result, run = trained.result, options.run
+    print_summary(result.summary(), f"{trained.recipe.model.name}, {len(result.metrics)} folds")
+    console.print(f"Results: {run}, {len(trained.figures)} figures in {run / 'figures'}")
+    first = shlex.quote(str(run / f"fold-{result.metrics[0].fold}"))
+    console.print(
+        f"Next: sgpmil predict {first} NEW_FEATURES   or   sgpmil evaluate {shlex.quote(str(run))}"
+    )
+
+
+def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None:
+    order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
+    console.print(
+        f"{len(bags)} slides of {bags.feature_dim} features, classes {order}; "
+        f"{len(folds)} folds{'' if recipe.data.splits else ' made by patient'}.",
+        highlight=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(Options):
+    """Options of `init`.
+
+    Args:
+        path: Recipe to write.
+        overwrite: Replace an existing file.
+    """
+
+    path: Path = Path("recipe.yaml")
+    overwrite: bool = False
+
+
+@command(InitOptions, arguments=["path"])
+def init(options: InitOptions) -> None:
+    """Write a recipe.
+
+    Example: sgpmil init recipe.yaml
+    """
+    write_starter_recipe(options.path, overwrite=options.overwrite)
+    console.print(f"Written to {options.path}. Edit it, then: sgpmil train --recipe {options.path}")

@@ -1,0 +1,248 @@
+"""Training of a recipe: read the data, train and test every fold, draw the figures.
+
+The command ``sgpmil train`` calls `train`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.files import write_text
+from sgpmil.bags.reading import read_bags
+from sgpmil.bags.split_files import read_splits
+from sgpmil.bags.splits import Fold, make_kfold
+from sgpmil.bags.steps import ColumnOptions
+from sgpmil.errors import SettingsError
+from sgpmil.experiments.recipe import DataSection, Recipe, load_recipe, starter_recipe
+from sgpmil.report.figures.run_figures import write_run_figures
+from sgpmil.training.cross_validation import CrossValidation, cross_validate
+
+_MOST_AT_ONCE = 8
+
+__all__ = ["TrainOptions", "TrainedRun", "read_data", "run_recipe", "train", "write_starter_recipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(ColumnOptions):
+    """Options of `train`. Without a value, the recipe's counts, and else the model's own.
+
+    Args:
+        recipe: Recipe: a YAML file, or one of the package's own (paper, released). The other
+            options replace its values.
+        features: Folder of bag files, packed store, or .npz of many bags.
+        labels: Table of labels (.csv, .tsv, .xlsx) with columns slide_id, label, case_id.
+        splits: CLAM, Patho-Bench or STAMP splits. Without them, five patient-grouped folds are
+            made.
+        run: Folder of the run.
+        model: Name of the model (sgpmil list_models). Each has its own training settings.
+        preset: Settings of the model: default; released for most; paper for sgpmil; vis and enc for
+            bayesmil. Training settings stay; the recipe paper has both.
+        epochs: Number of epochs.
+        learning_rate: Peak learning rate.
+        bags_per_step: Bags packed into a step. Without ``learning_rate``, the model's own rate is
+            scaled by the square root of the ratio to its own number of bags.
+        seed: Seed.
+        device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
+        devices: GPUs that divide the bags of each step among them; on the CPU, processes.
+        num_nodes: Number of machines that train together.
+        strategy: Lightning Fabric's name for how several devices work together, such as ddp.
+        fold: Run only this fold; may be repeated.
+        folds_at_once: Folds trained side by side on a GPU, 1 to 8; by default as many as are
+            faster. Fewer need less memory. Results are the same.
+        assignments: Any setting, such as training.weight-decay=1e-4; may be repeated.
+        classes: Order of the classes, such as normal,tumor; the last is the positive one.
+        skip_missing: Leave out slides without a label, labels without a slide, and unknown slides
+            of the splits, instead of stopping.
+        skip_bad: Leave out damaged and non-finite bags, instead of stopping.
+        cache: Packed store to make of the bags and read from.
+        shared_case: A patient in two parts of a fold is an error, or (published splits) a warning.
+        resume: Continue an interrupted run.
+        overwrite: Replace an existing run.
+    """
+
+    recipe: Path | None = None
+    features: Path | None = None
+    labels: Path | None = None
+    splits: Path | None = None
+    run: Path = Path("runs/latest")
+    model: str | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    bags_per_step: int | None = None
+    seed: int | None = None
+    device: str | None = None
+    devices: int = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    fold: tuple[str, ...] = ()
+    folds_at_once: int | None = None
+    assignments: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    skip_missing: bool = False
+    skip_bad: bool = False
+    cache: Path | None = None
+    shared_case: Literal["error", "warn"] | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+    def load_recipe(self) -> Recipe:
+        """Return the recipe with the values of these options.
+
+        Raises:
+            SettingsError: The file is unreadable, or a key or value is refused.
+        """
+        values = {
+            "data.features": self.features,
+            "data.labels": self.labels,
+            "data.splits": self.splits,
+            "data.classes": self.classes,
+            "data.slide_column": self.slide_column,
+            "data.label_column": self.label_column,
+            "data.case_column": self.case_column,
+            "data.slide_table": self.slide_table,
+            "data.skip_missing": self.skip_missing or None,
+            "data.skip_bad": self.skip_bad or None,
+            "data.cache": self.cache,
+            "data.shared_case": self.shared_case,
+            "model.name": self.model,
+            "model.settings.preset": self.preset,
+            "training.epochs": self.epochs,
+            "training.learning_rate": self.learning_rate,
+            "training.bags_per_step": self.bags_per_step,
+            "training.seed": self.seed,
+            "training.device": self.device,
+        }
+        return load_recipe(self.recipe, values=values, assignments=self.assignments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRun:
+    """A run that `train` wrote.
+
+    Args:
+        recipe: The recipe.
+        result: Predictions and metrics of each fold.
+        figures: Figures that were written.
+    """
+
+    recipe: Recipe
+    result: CrossValidation
+    figures: tuple[Path, ...]
+
+
+def train(
+    options: TrainOptions,
+    *,
+    show_progress: bool = False,
+    on_data: Callable[[Recipe, BagDataset, Sequence[Fold]], None] = lambda *_: None,
+) -> TrainedRun:
+    """Train on every fold, test each fold on its test slides, and draw the figures.
+
+    Args:
+        options: The recipe and the values that replace its own.
+        show_progress: Whether to show a bar on standard error.
+        on_data: Called with recipe, bags and folds before the training starts.
+
+    Raises:
+        SettingsError: A key or a value is refused.
+        SgpmilError: The data do not fit, or the run exists.
+    """
+    if options.folds_at_once is not None and not 1 <= options.folds_at_once <= _MOST_AT_ONCE:
+        raise SettingsError(
+            f"Expected --folds-at-once from 1 to {_MOST_AT_ONCE}, but got {options.folds_at_once}."
+        )
+    if options.devices < 1:
+        raise SettingsError(f"Expected --devices of at least 1, but got {options.devices}.")
+    recipe = options.load_recipe()
+    bags, folds = read_data(recipe.data)
+    on_data(recipe, bags, folds)
+    result = run_recipe(
+        recipe,
+        bags,
+        folds,
+        options.run,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        only_folds=options.fold or None,
+        folds_at_once=options.folds_at_once,
+        devices=options.devices,
+        num_nodes=options.num_nodes,
+        strategy=options.strategy,
+        progress=show_progress,
+    )
+    figures = write_run_figures(options.run / "figures", result.predictions)
+    return TrainedRun(recipe, result, tuple(figures))
+
+
+def write_starter_recipe(path: Path, *, overwrite: bool = False) -> None:
+    """Write a commented recipe to start from.
+
+    Raises:
+        SettingsError: The file exists.
+    """
+    if path.exists() and not overwrite:
+        raise SettingsError(f"{path} exists already. Replace it with --overwrite.")
+    write_text(path, starter_recipe())
+
+
+def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Open the bags of a recipe and read, or make, its folds."""
+    bags = read_bags(**_reading(data), cache=data.cache)
+    if not bags.target.names:
+        raise SettingsError(
+            f"Expected labels for the bags of {data.features}, but there are none. "
+            "Give a table with --labels."
+        )
+    table = bags.label_table()
+    if data.splits is not None:
+        return bags, read_splits(data.splits, table)
+    return bags, make_kfold(table, num_folds=data.folds, seed=data.folds_seed)
+
+
+def run_recipe(
+    recipe: Recipe, bags: BagDataset, folds: Sequence[Fold], run: Path, **options: Any
+) -> CrossValidation:
+    """Train and test every fold of a recipe.
+
+    Args:
+        recipe: The recipe.
+        bags: Its bags, from `read_data`.
+        folds: Its folds, from `read_data`.
+        run: Folder of the run.
+        options: Further arguments of `cross_validate`.
+    """
+    return cross_validate(
+        bags,
+        folds,
+        model=recipe.model.name,
+        model_settings=recipe.model.settings,
+        training=recipe.training,
+        run=run,
+        data={
+            # Absolute paths: a later command may run in another folder.
+            name: str(value.resolve()) if isinstance(value, Path) else value
+            for name, value in _reading(recipe.data).items()
+        },
+        allow_missing=recipe.data.skip_missing or recipe.data.skip_bad,
+        on_shared_case=recipe.data.shared_case,
+        **options,
+    )
+
+
+def _reading(data: DataSection) -> dict[str, Any]:
+    """Return the arguments of `read_bags` that differ from its defaults."""
+    arguments = {
+        "folder": data.features,
+        "labels": data.labels,
+        "classes": data.classes,
+        "slide_column": data.slide_column,
+        "label_column": data.label_column,
+        "case_column": data.case_column,
+        "slide_table": data.slide_table,
+        "on_mismatch": "skip" if data.skip_missing else None,
+        "on_bad": "skip" if data.skip_bad else None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
