@@ -3,13 +3,11 @@ import os
 import signal
 import warnings
 from dataclasses import replace
-from typing import get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sgpmil.cli.train_command import train
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.reading import read_bags
@@ -592,12 +590,6 @@ def test_memory_limits_how_many(monkeypatch):
     assert found(room - 1) == 1
     monkeypatch.setattr(cross_validation, "MOST_ROWS", 9)  # the two largest bags have ten instances
     assert found(100 * room) == 1
-
-
-@pytest.mark.slow
-def test_the_command_takes_as_many_as_the_library():
-    (option,) = get_type_hints(train, include_extras=True)["folds_at_once"].__metadata__
-    assert option.max == cross_validation.MOST_AT_ONCE
 
 
 @pytest.mark.slow

@@ -19,8 +19,6 @@ from sgpmil.experiments.recipe import DataSection, Recipe, load_recipe, starter_
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 
-_MOST_AT_ONCE = 8
-
 __all__ = ["TrainOptions", "TrainedRun", "read_data", "run_recipe", "train", "write_starter_recipe"]
 
 
@@ -150,10 +148,6 @@ def train(
         SettingsError: A key or a value is refused.
         SgpmilError: The data do not fit, or the run exists.
     """
-    if options.folds_at_once is not None and not 1 <= options.folds_at_once <= _MOST_AT_ONCE:
-        raise SettingsError(
-            f"Expected --folds-at-once from 1 to {_MOST_AT_ONCE}, but got {options.folds_at_once}."
-        )
     if options.devices < 1:
         raise SettingsError(f"Expected --devices of at least 1, but got {options.devices}.")
     recipe = options.load_recipe()
