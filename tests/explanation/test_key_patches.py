@@ -1,11 +1,13 @@
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores
-from sgpmil.explanation.key_patches import key_patches, write_key_patches
+from sgpmil.explanation.key_patches import contrasting_patches, key_patches, write_key_patches
+from tests.evaluation import tables
 
 
 def random_scores(num=200, seed=0, *, deviation=True, evidence=True):
@@ -100,3 +102,75 @@ def test_what_is_unknown_is_empty(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["x"] + row["evidence"] + row["instance_label"] for row in rows] == ["", ""]
     assert [row["variation"] for row in rows] == ["0", ""]
+
+
+@pytest.fixture
+def scores():
+    return tables.random_scores(40, 3, seed=2)
+
+
+def margins(scores, c):
+    """The evidence of a class less the mean of the others, written out."""
+    evidence = scores.evidence_mean
+    others = [k for k in range(evidence.shape[1]) if k != c]
+    return evidence[:, c] - evidence[:, others].mean(axis=1)
+
+
+def indices(patches):
+    assert [patch.rank for patch in patches] == list(range(1, len(patches) + 1))
+    return [patch.patch for patch in patches]
+
+
+@pytest.mark.parametrize("c", [0, 1, 2])
+def test_patches_are_the_extremes_of_the_evidence(scores, c):
+    found = contrasting_patches(scores, c, most=4)
+    values = margins(scores, c)
+    assert indices(found["evidence"]) == sorted(range(40), key=lambda k: -values[k])[:4]
+    assert indices(found["against"]) == sorted(range(40), key=lambda k: values[k])[:4]
+    first = found["evidence"][0]
+    assert first.corner == tuple(scores.coords[first.patch])
+    assert first.evidence == pytest.approx(values[first.patch])
+    ratio = scores.attention_std / scores.attention_mean
+    high = sorted(range(40), key=lambda k: -scores.attention_mean[k])[:4]
+    assert indices(found["unsure"]) == sorted(high, key=lambda k: -ratio[k])
+    assert found["unsure"][0].variation == pytest.approx(max(ratio[k] for k in high))
+
+
+def test_where_nothing_speaks_against_there_is_none(scores):
+    high = np.abs(scores.evidence_mean) * np.array([1.0, 0.0, 0.0])
+    found = contrasting_patches(replace(scores, evidence_mean=high), 0, most=4)
+    assert len(found["evidence"]) == 4
+    assert found["against"] == ()
+
+
+def test_without_evidence_attention_chooses_and_nothing_is_against(scores):
+    plain = replace(scores, evidence_mean=None, evidence_std=None)
+    found = contrasting_patches(plain, 0, most=3)
+    assert list(found) == ["attention", "unsure"]
+    order = sorted(range(40), key=lambda k: -plain.attention_mean[k])[:3]
+    assert indices(found["attention"]) == order
+
+
+def test_a_deterministic_model_is_not_unsure(scores):
+    plain = replace(
+        scores, attention_std=np.zeros(40), evidence_std=np.zeros_like(scores.evidence_mean)
+    )
+    assert list(contrasting_patches(plain, 1)) == ["evidence", "against"]
+
+
+def test_patches_that_nearly_coincide_are_shown_once(scores):
+    # In a row, a quarter of a side apart: every second of them is half a side from the last.
+    near = np.stack([64 * np.arange(40), np.zeros(40, dtype=int)], axis=1)
+    evidence = np.zeros((40, 3))
+    evidence[:, 0] = np.arange(40, 0, -1)
+    attention = np.arange(40, 0, -1) / 820
+    close = replace(scores, coords=near, evidence_mean=evidence, attention_mean=attention)
+    found = contrasting_patches(close, 0, most=4)
+    assert indices(found["evidence"]) == [0, 2, 4, 6]
+    places = [patch.corner[0] for patch in found["unsure"]]
+    assert min(np.diff(sorted(places))) >= 128
+    plain = replace(close, evidence_mean=None, evidence_std=None)
+    assert indices(contrasting_patches(plain, 0, most=3)["attention"]) == [0, 2, 4]
+    # Without places nothing is known to coincide.
+    unplaced = replace(close, coords=None)
+    assert indices(contrasting_patches(unplaced, 0, most=3)["evidence"]) == [0, 1, 2]

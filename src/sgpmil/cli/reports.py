@@ -8,10 +8,11 @@ import typer
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, print_unfinished
-from sgpmil.report.explain import ExplainOptions
-from sgpmil.report.explain import explain as explain_run
-from sgpmil.report.explanations.run_explanation import RunExplanation
-from sgpmil.report.write import WriteReportOptions, write_report
+from sgpmil.explanation.run_explanation import ExplainOptions
+from sgpmil.processes import progress_bar
+from sgpmil.report.explanation_files import WrittenExplanation, write_explanation
+from sgpmil.report.pages.run_report import ReportOptions
+from sgpmil.report.report_files import write_report
 
 __all__ = ["explain", "report"]
 
@@ -30,14 +31,15 @@ def explain(options: ExplainOptions) -> None:
 
     Example: sgpmil explain runs/latest --slides slides --most 10
     """
-    done, material = explain_run(options, show_progress=True)
-    print_unfinished(material)
+    with progress_bar("Explaining", None, "slides") as bar:
+        done = write_explanation(options, progress=bar)
+    print_unfinished(done.material)
     _print_explanation(done, options.run)
 
 
-def _print_explanation(done: RunExplanation, run: Path) -> None:
-    counts: Counter[str] = Counter(outcome.status for outcome in done.outcomes)
-    rows = [("slides", str(len(done.outcomes)))]
+def _print_explanation(done: WrittenExplanation, run: Path) -> None:
+    counts: Counter[str] = Counter(slide.status for slide in done.slides)
+    rows = [("slides", str(len(done.slides)))]
     names = {"done": "explained", "kept": "existing", "failed": "failed"}
     rows += [(text, str(counts[status])) for status, text in names.items() if counts[status]]
     folder = done.folder.path
@@ -48,28 +50,29 @@ def _print_explanation(done: RunExplanation, run: Path) -> None:
     facts(f"Explanation in {folder}", rows)
     for note in done.notes:
         console.print(note)
-    failed = [outcome for outcome in done.outcomes if outcome.status == "failed"]
-    for outcome in failed:
-        console.print(f"{outcome.slide_id}: {outcome.reason}", style="red")
+    failed = [slide for slide in done.slides if slide.status == "failed"]
+    for slide in failed:
+        console.print(f"{slide.slide_id}: {slide.reason}", style="red")
     console.print(f"Next: sgpmil report {shlex.quote(str(run))}")
     if failed:
         raise typer.Exit(1)
 
 
 @command(
-    WriteReportOptions,
+    ReportOptions,
     arguments=["run"],
     lists=["regions"],
     texts={"run": "A run, the folder of a fold or of predictions, or a table of another system."},
 )
-def report(options: WriteReportOptions) -> None:
+def report(options: ReportOptions) -> None:
     """Write a run into one page.
 
     The page opens in any browser, without other files.
 
     Example: sgpmil report runs/latest --slides slides --case slide-07
     """
-    written = write_report(options, show_progress=True)
+    with progress_bar("Reporting", None, "slides") as bar:
+        written = write_report(options, bar)
     console.print(f"Written: {written.page} ({written.page.stat().st_size / 1e6:.1f} MB)")
     num_cases = len(written.cases)
     if num_cases:

@@ -1,7 +1,33 @@
-"""Checkpoint and bags become explanations: what the model saw, and how sure it is of it.
+"""Explanations of predictions, as data: maps, key patches, prototypes, exports. Nothing is drawn.
 
-- `maps`: scores of the instances at their places on the slide
-- `prototypes`: inducing points, and the patches that are most like them
-- `key_patches`: the patches of a slide that one should look at
-- `exports`: files for other viewers
+::
+
+    explanation = explain(ExplainOptions(run="runs/colon", most=20))
+    for slide in explanation:               # one at a time, the least certain first
+        slide.layers                        # attention and evidence with their deviations
+        slide.map("evidence")               # as an image of the slide
+        slide.key_patches                   # patches to look at
+        slide.prototypes                    # inducing point of each patch
+        slide.export("geojson", path)       # for QuPath; also csv, parquet, tiff, tiatoolbox
+    explanation.prototypes("0")             # of a fold: patches, examples, effect of each
 """
+
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
+
+if TYPE_CHECKING:
+    from sgpmil.explanation.run_explanation import ExplainOptions, Explanation, explain
+    from sgpmil.explanation.slide_explanation import SlideExplanation
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "ExplainOptions": "run_explanation",
+            "Explanation": "run_explanation",
+            "SlideExplanation": "slide_explanation",
+            "explain": "run_explanation",
+        },
+    )
+
+__all__ = ["ExplainOptions", "Explanation", "SlideExplanation", "explain"]

@@ -1,8 +1,8 @@
-"""The patches of a slide that one should look at."""
+"""Patches of a slide that deserve a look: of high attention, of most evidence, uncertain."""
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -10,18 +10,29 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
-from sgpmil.errors import ExplanationError
+from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.prediction import InstanceScores
-from sgpmil.shapes import Float, Int
+from sgpmil.explanation.maps import patch_side
+from sgpmil.shapes import Float, Int, UInt8
+from sgpmil.slides.reading import Slide
 
-__all__ = ["KeyPatch", "KeyPatchKind", "key_patches", "write_key_patches"]
+__all__ = [
+    "KeyPatch",
+    "KeyPatchKind",
+    "contrasting_patches",
+    "cut_patches",
+    "key_patches",
+    "write_key_patches",
+]
 
-KeyPatchKind = Literal["attention", "evidence", "unsure"]
-"""`attention`: the highest. `evidence`: the most for the class. `unsure`: attention that is high
-and uncertain."""
+KeyPatchKind = Literal["attention", "evidence", "against", "unsure"]
+"""`attention`: the highest attention. `evidence`: the most evidence for the class. `against`: the
+most evidence against it. `unsure`: attention that is high and uncertain."""
 
 _HIGH = 0.1
 """Share of the patches whose attention is called high."""
+_MOST_PIXELS = 192
+"""Most pixels of the side of a patch's picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +40,7 @@ class KeyPatch:
     """A patch to look at.
 
     Args:
-        kind: Why.
+        kind: Reason of the choice.
         rank: Its rank among those of its kind, from 1.
         patch: Its number in the bag.
         corner: Top-left corner (x, y) in level-0 pixels, where known.
@@ -50,6 +61,11 @@ class KeyPatch:
     evidence_std: float | None
     label: int | None
 
+    @property
+    def variation(self) -> float:
+        """Coefficient of variation of its attention: standard deviation by mean."""
+        return self.attention_std / max(self.attention, 1e-300)
+
 
 def key_patches(
     scores: InstanceScores, class_index: int, most: int = 8
@@ -58,9 +74,9 @@ def key_patches(
 
     A patch is *unsure* where it matters and the model does not know how much: among the patches
     of high attention, those of the largest coefficient of variation $\sigma_k / \bar a_k$. High
-    is what is above the slide's mean and among its highest tenth. The deviation of a positive
-    quantity grows with its mean, so by $\sigma_k$ alone one would get the patches of highest
-    attention once more; and by the coefficient alone, over all patches, those of no attention.
+    attention is above the slide's mean and among its highest tenth. The deviation of a positive
+    quantity grows with its mean, so $\sigma_k$ alone would choose the patches of highest attention
+    once more; and the coefficient alone, over all patches, those of no attention.
 
     Args:
         scores: Scores of a slide's instances.
@@ -86,11 +102,9 @@ def key_patches(
         raise ExplanationError(
             "Expected finite scores, but got an infinite one. Check the model that gave them."
         )
-    evidence = evidence_std = None
     chosen: dict[KeyPatchKind, Int[np.ndarray, " K"]] = {"attention": _highest(attention, most)}
     if scores.evidence_mean is not None:
         evidence = scores.score("evidence", class_index)
-        evidence_std = scores.score_std("evidence", class_index)
         best = _highest(evidence, most)
         chosen["evidence"] = best[evidence[best] > 0]
     if scores.attention_std.any():
@@ -98,31 +112,75 @@ def key_patches(
         high = high[attention[high] > max(0.0, float(np.nanmean(attention)))]
         variation = scores.attention_std[high] / attention[high]
         chosen["unsure"] = high[_highest(variation, most)]
-    coords, labels = scores.coords, scores.instance_labels
-    return {
-        kind: tuple(
-            KeyPatch(
-                kind=kind,
-                rank=rank,
-                patch=int(k),
-                corner=None if coords is None else (int(coords[k, 0]), int(coords[k, 1])),
-                attention=float(attention[k]),
-                attention_std=float(scores.attention_std[k]),
-                evidence=None if evidence is None else float(evidence[k]),
-                evidence_std=None if evidence_std is None else float(evidence_std[k]),
-                label=None if labels is None or labels[k] < 0 else int(labels[k]),
-            )
-            for rank, k in enumerate(indices, start=1)
-        )
-        for kind, indices in chosen.items()
-        if len(indices)
-    }
+    found = _described(scores, class_index, chosen)
+    return {kind: patches for kind, patches in found.items() if patches}
+
+
+def contrasting_patches(
+    scores: InstanceScores, class_index: int, most: int = 7
+) -> dict[KeyPatchKind, tuple[KeyPatch, ...]]:
+    r"""Choose the patches that speak for a class, against it, and those that are unsure.
+
+    For and against are the largest and the most negative evidence $m_{k,c}$ (see
+    `InstanceScores.score`). A model without evidence has the patches of highest attention
+    instead, and none against. A deterministic model has no unsure patches (see `key_patches`).
+    Of patches of one kind whose centres lie closer than half a side, the first stands for all, so
+    that a kind does not show one place many times. Scores that are not finite are left out.
+
+    Args:
+        scores: Scores of a slide's instances.
+        class_index: The class.
+        most: Most patches of a kind.
+
+    Returns:
+        The patches of each kind that the model can have, which may be none.
+    """
+    attention = scores.attention_mean
+    if scores.evidence_mean is None:
+        order = np.argsort(-attention, kind="stable")
+        chosen: dict[KeyPatchKind, Int[np.ndarray, " K"]] = {
+            "attention": _apart(scores, order[np.isfinite(attention[order])], most)
+        }
+    else:
+        evidence = scores.score("evidence", class_index)
+        highest = np.argsort(-evidence, kind="stable")
+        lowest = np.argsort(evidence, kind="stable")
+        chosen = {
+            "evidence": _apart(scores, highest[evidence[highest] > 0], most),
+            "against": _apart(scores, lowest[evidence[lowest] < 0], most),
+        }
+    if scores.attention_std.any():
+        unsure = key_patches(scores, class_index, most).get("unsure", ())
+        finite = [patch.patch for patch in unsure if np.isfinite(patch.variation)]
+        chosen["unsure"] = _apart(scores, np.array(finite, dtype=np.int64), most)
+    return _described(scores, class_index, chosen)
+
+
+def cut_patches(
+    slide: Slide, patches: Iterable[KeyPatch], side: int
+) -> dict[int, UInt8[np.ndarray, "s s 3"]]:
+    """Cut patches from a slide, at most 192 pixels wide.
+
+    Args:
+        slide: The slide.
+        patches: The patches; those of unknown place are left out.
+        side: Side of a patch in level-0 pixels.
+
+    Returns:
+        Picture of each patch, by its number in the bag.
+
+    Raises:
+        SlideError: The slide cannot be read.
+    """
+    places = {patch.patch: patch.corner for patch in patches if patch.corner is not None}
+    size = min(side, _MOST_PIXELS)  # never enlarged
+    return {number: slide.read_patch(x, y, side, size) for number, (x, y) in places.items()}
 
 
 def write_key_patches(
     path: str | os.PathLike[str], slide_id: str, patches: Sequence[KeyPatch]
 ) -> None:
-    """Write key patches as CSV, a row a patch; what is unknown is empty.
+    """Write key patches as CSV, a row per patch; unknown values are empty.
 
     Args:
         path: File to write; replaced whole where it exists.
@@ -141,6 +199,52 @@ def write_key_patches(
 
 def _highest(values: Float[np.ndarray, " N"], most: int) -> Int[np.ndarray, " K"]:
     return np.argsort(-values, kind="stable")[:most]
+
+
+def _apart(
+    scores: InstanceScores, order: Int[np.ndarray, " M"], most: int
+) -> Int[np.ndarray, " K"]:
+    """Keep the first patches that lie apart from those before them."""
+    try:
+        side = None if scores.coords is None else patch_side(scores)
+    except SgpmilError:  # of patches of unknown size nothing is known to overlap
+        side = None
+    if scores.coords is None or side is None:
+        return order[:most]
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        first = int(order[0])
+        kept.append(first)
+        steps = (scores.coords[order[1:]] - scores.coords[first]).astype(np.float64)
+        order = order[1:][np.hypot(*steps.T) >= side / 2]
+    return np.array(kept, dtype=np.int64)
+
+
+def _described(
+    scores: InstanceScores, class_index: int, chosen: Mapping[KeyPatchKind, Int[np.ndarray, " K"]]
+) -> dict[KeyPatchKind, tuple[KeyPatch, ...]]:
+    evidence = evidence_std = None
+    if scores.evidence_mean is not None:
+        evidence = scores.score("evidence", class_index)
+        evidence_std = scores.score_std("evidence", class_index)
+    coords, labels = scores.coords, scores.instance_labels
+    return {
+        kind: tuple(
+            KeyPatch(
+                kind=kind,
+                rank=rank,
+                patch=int(k),
+                corner=None if coords is None else (int(coords[k, 0]), int(coords[k, 1])),
+                attention=float(scores.attention_mean[k]),
+                attention_std=float(scores.attention_std[k]),
+                evidence=None if evidence is None else float(evidence[k]),
+                evidence_std=None if evidence_std is None else float(evidence_std[k]),
+                label=None if labels is None or labels[k] < 0 else int(labels[k]),
+            )
+            for rank, k in enumerate(indices, start=1)
+        )
+        for kind, indices in chosen.items()
+    }
 
 
 def _cells(patch: KeyPatch) -> Iterator[str | int]:

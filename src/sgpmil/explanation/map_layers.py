@@ -1,7 +1,7 @@
-"""What maps of a slide show: scores in units that slides can be compared in, and their limits."""
+"""Layers of a slide's maps: scores in units that compare between slides, and their limits."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,16 @@ from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import ScaleKind, scaled
 from sgpmil.shapes import Float
 
-__all__ = ["LayerKind", "MapLayer", "MapLimits", "attention_values", "map_layers", "map_limits"]
+__all__ = [
+    "LayerKind",
+    "MapLayer",
+    "MapLimits",
+    "attention_values",
+    "finite_scores",
+    "map_layers",
+    "map_limits",
+    "num_without_score",
+]
 
 LayerKind = Literal["attention", "attention_std", "evidence", "evidence_std"]
 
@@ -181,6 +190,42 @@ def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
         ends.get("evidence", 1.0),
         ends.get("evidence_std", 1.0),
     )
+
+
+def num_without_score(scores: InstanceScores) -> int:
+    """Count the instances whose attention or evidence, or its deviation, is not finite.
+
+    Args:
+        scores: Scores of a slide's instances.
+    """
+    is_finite = np.isfinite(scores.attention_mean) & np.isfinite(scores.attention_std)
+    for values in (scores.evidence_mean, scores.evidence_std):
+        if values is not None:
+            is_finite &= np.isfinite(values).all(axis=1)
+    return int((~is_finite).sum())
+
+
+def finite_scores(scores: InstanceScores) -> InstanceScores:
+    """Replace infinite scores by NaN, which maps leave out.
+
+    Args:
+        scores: Scores of a slide's instances.
+    """
+    if not num_without_score(scores):
+        return scores
+    evidence, spread, margin = scores.evidence_mean, scores.evidence_std, scores.margin_std
+    return replace(
+        scores,
+        attention_mean=_finite(scores.attention_mean),
+        attention_std=_finite(scores.attention_std),
+        evidence_mean=None if evidence is None else _finite(evidence),
+        evidence_std=None if spread is None else _finite(spread),
+        margin_std=None if margin is None else _finite(margin),
+    )
+
+
+def _finite(values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _attention_factor(scores: InstanceScores) -> float:

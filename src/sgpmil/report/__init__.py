@@ -1,12 +1,35 @@
-"""Predictions become figures, explanations and pages.
+"""Figures and pages: drawings of what explanation and evaluation compute.
 
-================  ==============================================================================
-room or file      holds
-================  ==============================================================================
-figures           every figure, and the look they share
-explanations      the files that explain a run, slide by slide (``sgpmil explain``)
-pages             the page of a run and of a case (``sgpmil report``)
-material          what a run can be explained with: predictions, models, embeddings, slides
-slide_picture     a slide to look at, with what experts drew on it
-================  ==============================================================================
+::
+
+    write_explanation(ExplainOptions(run="runs/colon", most=20))    # maps, patches, prototypes
+    write_report(ReportOptions(run="runs/colon", cases="all"))      # report.html, case reports
 """
+
+from typing import TYPE_CHECKING
+
+from sgpmil.on_demand import names_on_demand
+
+if TYPE_CHECKING:
+    from sgpmil.report.explanation_files import WrittenExplanation, write_explanation
+    from sgpmil.report.pages.run_report import ReportOptions
+    from sgpmil.report.report_files import WrittenReport, write_report
+else:
+    __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "ReportOptions": "pages.run_report",
+            "WrittenExplanation": "explanation_files",
+            "WrittenReport": "report_files",
+            "write_explanation": "explanation_files",
+            "write_report": "report_files",
+        },
+    )
+
+__all__ = [
+    "ReportOptions",
+    "WrittenExplanation",
+    "WrittenReport",
+    "write_explanation",
+    "write_report",
+]

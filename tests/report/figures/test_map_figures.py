@@ -6,13 +6,10 @@ import pytest
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores
 from sgpmil.explanation.map_layers import MapLimits, map_limits
+from sgpmil.explanation.slide_explanation import ModelScores
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.map_figures import (
-    ModelScores,
-    attention_map_figure,
-    model_row_figure,
-    shown_part,
-)
+from sgpmil.report.figures.map_drawing import shown_part
+from sgpmil.report.figures.map_figures import attention_map_figure, model_row_figure
 from sgpmil.runs.slide_picture import SlidePicture
 from tests.report.figures.scored_grid import SIDE, grid_scores
 
@@ -121,7 +118,7 @@ def test_relative_scales_say_that_they_are(scale):
     labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
     assert len(labels) == 4
     assert all("slide" in label for label in labels)
-    assert "not to be compared" in words(figure)
+    assert "do not compare" in words(figure)
 
 
 def test_no_words_overlap():

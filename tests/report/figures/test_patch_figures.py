@@ -7,9 +7,9 @@ from matplotlib.patches import Rectangle
 pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
 
 from sgpmil.errors import ExplanationError
-from sgpmil.explanation.key_patches import key_patches
+from sgpmil.explanation.key_patches import cut_patches, key_patches
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.patch_figures import cut_patches, key_patch_figure
+from sgpmil.report.figures.patch_figures import key_patch_figure
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.slides.reading import open_slide
 from tests.report.figures.scored_grid import SIDE, grid_scores

@@ -10,8 +10,9 @@ from PIL import Image
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
+from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.models import build_model, save_model
-from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
 
 CLASSES = ("normal", "tumour")
@@ -61,7 +62,7 @@ def material(num_folds=2, num_slides=12, num_validation=20, *, names=None, path,
         own = names[fold] if names else [f"f{fold} s{i:02d}" for i in range(num_slides)]
         validation = [f"v{fold} {i:02d}" for i in range(num_validation)]
         folds.append(
-            MaterialFold(
+            TestedFold(
                 str(fold),
                 table(own, fold, flip=own[2:3], **options),
                 table(validation, 50 + fold, flip=validation[4:5], **options)

@@ -18,11 +18,12 @@ def test_what_is_said_of_a_slide_is_what_was_predicted(run_material):
     assert set(reports.slide_ids) == run_material.slide_ids
     own = run_material.folds[1].test.predictions[3]
     case = reports.of(own.slide_id)
-    assert (case.slide_id, case.case_id) == (own.slide_id, own.case_id)
+    assert case.slide_id == own.slide_id
+    assert f"patient {own.case_id}" in case.origin
     assert [line.name for line in case.classes] == ["tumour", "normal"]
     assert [line.probability for line in case.classes] == pytest.approx(own.probs[::-1])
     assert [line.std for line in case.classes] == pytest.approx(own.std[::-1])
-    assert [line.told for line in case.classes] == [
+    assert [line.text for line in case.classes] == [
         own.probability_text(1),
         own.probability_text(0),
     ]
@@ -32,18 +33,18 @@ def test_what_is_said_of_a_slide_is_what_was_predicted(run_material):
     wrong = reports.of("f0 s02")
     assert "DISAGREES" in wrong.label
     assert any("test set of fold 1" in caveat for caveat in case.caveats)
-    assert case.caveats[0].startswith("Research use only. Not a medical device")
+    assert case.caveats[0].startswith("Research use only. This is not a medical device")
 
 
 def test_patches_are_cut_where_they_lie(run_material):
     case = CaseReports(run_material).of("f0 s00")
-    patches = [patch for group in case.patches for patch in group.patches]
-    assert {patch.index for patch in patches} == set(case.images)
+    patches = [patch for group in case.patches.values() for patch in group]
+    assert {patch.patch for patch in patches} == set(case.images)
     with open_slide(run_material.sources.files["f0 s00"]) as slide:
         whole = slide.read(0, 0, 256, 256)
     for patch in patches:
         x, y = patch.corner
-        np.testing.assert_array_equal(case.images[patch.index], whole[y : y + SIDE, x : x + SIDE])
+        np.testing.assert_array_equal(case.images[patch.patch], whole[y : y + SIDE, x : x + SIDE])
 
 
 def test_a_slide_of_several_folds_is_told_by_the_first(run_material):
@@ -52,7 +53,7 @@ def test_a_slide_of_several_folds_is_told_by_the_first(run_material):
     case = CaseReports(replace(run_material, folds=(first, second, again))).of("f0 s00")
     p = first.test.predictions[0]
     assert case.other_folds == (
-        "Models of other folds tested it as well: fold 2 "
+        "Models of other folds tested this slide too: fold 2 "
         f"{('normal', 'tumour')[p.predicted_class]} {p.probability_text(p.predicted_class)}."
     )
     assert "fold 0" in case.origin
@@ -81,18 +82,18 @@ def test_predictions_alone_are_enough(tmp_path):
     fold = replace(found.folds[0], test=PredictionTable(bare, found.target))
     case = CaseReports(replace(found, folds=(fold,), run=None)).of("f0 s00")
     assert case.label == ""
-    assert case.patches == ()
+    assert case.patches == {}
     assert case.prediction_set.names is None
     assert "There are no scores of patches." in case.caveats
     assert not any("test set of fold" in caveat for caveat in case.caveats)
-    assert "It is not known here whether the model learned from this slide." in case.caveats
-    assert "The encoder of the patches is not known here." in case.caveats
+    assert "It is unknown whether the model was trained on this slide." in case.caveats
+    assert "The encoder of the patches is unknown." in case.caveats
     assert "sgpmil predict --coverage 0.9" in case.prediction_set.sentence
 
 
 @pytest.mark.parametrize(
     ("encoder", "said"),
-    [("uni_v1", []), ("resnet50", ["(resnet50) learned from everyday"])],
+    [("uni_v1", []), ("resnet50", ["(resnet50) was trained on everyday"])],
 )
 def test_an_encoder_that_is_known(tmp_path, encoder, said):
     reports = CaseReports(material(path=tmp_path, num_folds=1))
@@ -107,7 +108,7 @@ def test_a_spread_of_rounding_size_is_not_told(tmp_path):
     rows = tuple(replace(p, std=np.full(2, 1e-12)) for p in found.folds[0].test.predictions)
     fold = replace(found.folds[0], test=PredictionTable(rows, found.target))
     case = CaseReports(replace(found, folds=(fold,))).of("f0 s00")
-    assert not any("±" in line.told for line in case.classes)
+    assert not any("±" in line.text for line in case.classes)
 
 
 @pytest.mark.parametrize("evidence", [True, False])
@@ -129,7 +130,7 @@ def test_scores_that_are_not_finite_are_said_and_not_shown(tmp_path, value, evid
     case = reports.of("f0 s00")
     number = 3 if evidence else 2
     assert any(c.startswith(f"{number} of 16 patches have no finite score") for c in case.caveats)
-    kept = {patch.index for group in case.patches if group.kind == "for" for patch in group.patches}
+    kept = {patch.patch for patch in case.patches["evidence" if evidence else "attention"]}
     assert kept
     assert not kept & ({2, 7} if evidence else {2, 5})
     assert not any("finite" in caveat for caveat in reports.of("f0 s01").caveats)

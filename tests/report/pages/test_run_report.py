@@ -16,7 +16,7 @@ from .reported_run import NASTY, ReadPage, material
 
 pytestmark = pytest.mark.slow
 
-QUICK = ReportOptions(rounds=0, num_slides=1)
+QUICK = ReportOptions(bootstrap=0, num_slides=1)
 
 
 def page_of(tmp_path, found, options=QUICK):
@@ -256,7 +256,7 @@ def test_a_template_that_lacks_something_is_an_error():
 def test_a_hundred_slides_take_less_than_20_mb(tmp_path):
     found = material(path=tmp_path, num_folds=5, num_slides=20)
     path = tmp_path / "report.html"
-    write_run_report(path, run_report(found, ReportOptions(rounds=100)))
+    write_run_report(path, run_report(found, ReportOptions(bootstrap=100)))
     page = ReadPage(path.read_text(encoding="utf-8"))
     (rows,) = (t for caption, t in page.tables.items() if (caption or "").startswith("All test"))
     assert len(rows) == 101

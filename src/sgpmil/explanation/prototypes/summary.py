@@ -139,6 +139,7 @@ class PrototypeExplanation:
         prototypes: All prototypes, the most used first and the unused last.
         mean_logit: Mean of $\mathrm E f(x_i)$ over all patches.
         nucleus_types: Names of the types of nuclei.
+        missing: Reasons why slides count in no prototype, in sentences.
     """
 
     measure: SimilarityMeasure
@@ -146,6 +147,7 @@ class PrototypeExplanation:
     prototypes: tuple[PrototypeSummary, ...]
     mean_logit: float
     nucleus_types: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def used(self) -> tuple[PrototypeSummary, ...]:
@@ -251,6 +253,7 @@ def write_prototypes(path: str | os.PathLike[str], explanation: PrototypeExplana
         "prototypes": [asdict(prototype) for prototype in explanation.prototypes],
         "mean_logit": explanation.mean_logit,
         "nucleus_types": explanation.nucleus_types,
+        "missing": explanation.missing,
     }
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
@@ -286,6 +289,7 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
             prototypes=tuple(_summary(row) for row in found["prototypes"]),
             mean_logit=found["mean_logit"],
             nucleus_types=tuple(found["nucleus_types"]),
+            missing=tuple(found["missing"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ExplanationError(

@@ -1,5 +1,7 @@
-"""Maps on axes: the slide beneath, scores as colours over it, outlines and a scale bar on top."""
+"""Parts of a map: the slide, scores as colours over it, outlines, marks, scale bar, colour bar."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import floor, log10
 
 import numpy as np
@@ -10,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal as PlainStroke
-from matplotlib.patheffects import Stroke
+from matplotlib.patheffects import Stroke, withStroke
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ignore[import-untyped]
 
@@ -21,14 +24,18 @@ from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int, UInt8
 
 __all__ = [
+    "PatchMark",
     "View",
     "draw_colour_bar",
     "draw_heat",
+    "draw_marks",
     "draw_outlines",
     "draw_scale_bar",
     "draw_slide",
+    "draw_slide_panel",
     "prepare_axes",
     "scale_bar_length",
+    "shown_part",
 ]
 
 View = tuple[float, float, float, float]
@@ -38,17 +45,54 @@ _CANVAS = "#c9c9c9"
 _HEAT_ALPHA = 0.72
 _PALE = 0.55
 """Share of its contrast that a slide keeps beneath a map."""
+_MARGIN, _NARROWEST = 0.03, 0.35
+"""Of the longer side of what is shown: space around it, and the least of its shorter side."""
 
 
-def prepare_axes(axes: Axes, view: View, title: str) -> None:
+@dataclass(frozen=True, slots=True)
+class PatchMark:
+    """A framed patch with a sign, such as F1.
+
+    Args:
+        corner: Top-left corner of the patch in level-0 pixels.
+        side: Side of the patch in level-0 pixels.
+        sign: The sign.
+        colour: Colour of frame and sign.
+    """
+
+    corner: tuple[int, int]
+    side: int
+    sign: str
+    colour: str
+
+
+def shown_part(coords: Int[np.ndarray, "N 2"], side: int) -> View:
+    """Give the part of the slide that has patches, with a margin.
+
+    Its shorter side is at least a third of its longer side: the core of a needle biopsy would
+    leave no room for words.
+
+    Args:
+        coords: Top-left corners of the patches in level-0 pixels.
+        side: Side of a patch in level-0 pixels.
+    """
+    low, high = coords.min(axis=0).astype(float), coords.max(axis=0) + float(side)
+    longest = float((high - low).max())
+    half = np.maximum((high - low) / 2 + _MARGIN * longest, _NARROWEST * longest / 2)
+    x, y = (low + high) / 2
+    return float(x - half[0]), float(x + half[0]), float(y + half[1]), float(y - half[1])
+
+
+def prepare_axes(axes: Axes, view: View, title: str, text: float = 1.0) -> None:
     """Make axes show a part of a slide, in its proportions and without ticks.
 
     Args:
         axes: The axes.
         view: The part.
-        title: What is shown.
+        title: Title of the axes.
+        text: Size of the letters, relative to the usual.
     """
-    axes.set_title(plain_words(title), fontsize=TITLE_SIZE, loc="left")
+    axes.set_title(plain_words(title), fontsize=text * TITLE_SIZE, loc="left", pad=6 * text)
     axes.set_xlim(view[0], view[1])
     axes.set_ylim(view[2], view[3])
     axes.set_aspect("equal", anchor="N")
@@ -65,7 +109,7 @@ def draw_slide(axes: Axes, picture: SlidePicture, *, pale: bool = False) -> Axes
     Args:
         axes: Axes in level-0 pixels.
         picture: The slide.
-        pale: Whether as a light grey ground, on which colours can be read.
+        pale: Whether to draw it as a light grey ground for colours.
 
     Returns:
         The image; None where there is no slide.
@@ -86,14 +130,14 @@ def draw_slide(axes: Axes, picture: SlidePicture, *, pale: bool = False) -> Axes
 def draw_heat(
     axes: Axes, drawn: ScoreMap, colours: str, norm: Normalize, *, over_slide: bool
 ) -> AxesImage:
-    """Draw scores as colours at their places; what has none stays as it is.
+    """Draw scores as colours at their places; pixels without a score stay transparent.
 
     Args:
         axes: Axes in level-0 pixels.
         drawn: The scores.
         colours: Name of the colour map.
         norm: Limits of the colours.
-        over_slide: Whether the slide lies beneath and is to shine through.
+        over_slide: Whether the slide lies beneath and shows through.
     """
     limits = axes.get_xlim(), axes.get_ylim()
     image = axes.imshow(
@@ -111,12 +155,12 @@ def draw_heat(
 
 
 def draw_outlines(axes: Axes, picture: SlidePicture, *, legend: bool = False) -> None:
-    """Draw what experts outlined, to be seen on light and on dark.
+    """Draw the experts' outlines, visible on light and on dark.
 
     Args:
         axes: Axes in level-0 pixels.
         picture: The slide.
-        legend: Whether to say what is outlined.
+        legend: Whether to add a legend with the name of the regions.
     """
     halo = [Stroke(linewidth=2.4, foreground="white"), PlainStroke()]
     for corners in picture.outlines:
@@ -148,29 +192,93 @@ def draw_scale_bar(
     view: View,
     mpp: float | None,
     avoid: Int[np.ndarray, "N 2"] | None = None,
+    text: float = 1.0,
 ) -> None:
-    """Draw a bar of a round length: micrometres where their number a pixel is known, else pixels.
+    """Draw a bar of a round length: micrometres where the resolution is known, else pixels.
 
     Args:
         axes: Axes in level-0 pixels.
         view: What they show.
-        mpp: Microns a level-0 pixel.
-        avoid: Places that it should not cover: of the lower corners, it is the one with fewer.
+        mpp: Microns per level-0 pixel.
+        avoid: Places that the bar should not cover: it takes the lower corner with fewer of them.
+        text: Size of the letters, relative to the usual.
     """
-    pixels, text = scale_bar_length(abs(view[1] - view[0]), mpp)
+    pixels, length = scale_bar_length(abs(view[1] - view[0]), mpp)
     bar = AnchoredSizeBar(
         axes.transData,
         pixels,
-        text,
+        length,
         loc="lower left" if avoid is None else _emptier_corner(view, avoid),
         pad=0.3,
         borderpad=0.35,
         sep=2,
         size_vertical=0.006 * abs(view[2] - view[3]),
-        fontproperties=FontProperties(size=SMALL_SIZE),
+        fontproperties=FontProperties(size=text * SMALL_SIZE),
     )
     bar.patch.set(alpha=0.85, linewidth=0)
     axes.add_artist(bar)
+
+
+def draw_slide_panel(
+    axes: Axes,
+    view: View,
+    picture: SlidePicture,
+    title: str = "Slide",
+    avoid: Int[np.ndarray, "N 2"] | None = None,
+    text: float = 1.0,
+) -> AxesImage | None:
+    """Draw the slide with the experts' outlines, their legend and a scale bar.
+
+    Args:
+        axes: The axes.
+        view: Part of the slide to show.
+        picture: The slide.
+        title: Title of the panel.
+        avoid: Places that the scale bar should not cover.
+        text: Size of the letters, relative to the usual.
+
+    Returns:
+        The image; None where there is no slide.
+    """
+    prepare_axes(axes, view, title, text)
+    image = draw_slide(axes, picture)
+    draw_outlines(axes, picture, legend=text == 1.0)  # small maps have it in their caption
+    draw_scale_bar(axes, view, picture.mpp, avoid, text)
+    return image
+
+
+def draw_marks(axes: Axes, view: View, marks: Sequence[PatchMark], text: float = 1.0) -> None:
+    """Frame patches and write their signs into the frames.
+
+    A patch with several marks has one frame, in the colour of the first.
+
+    Args:
+        axes: Axes in level-0 pixels.
+        view: What they show.
+        marks: The marks.
+        text: Size of the letters, relative to the usual.
+    """
+    least = 0.022 * abs(view[1] - view[0])
+    signs: dict[tuple[int, int], list[PatchMark]] = {}
+    for mark in marks:
+        signs.setdefault(mark.corner, []).append(mark)
+    for corner, own in reversed(signs.items()):
+        side, colour = own[0].side, own[0].colour
+        size = max(side, least)
+        x, y = (start + (side - size) / 2 for start in corner)
+        axes.add_patch(Rectangle((x, y), size, size, fill=False, ec="white", lw=2.0))
+        axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=colour, lw=1.1))
+        axes.text(
+            x + size / 2,
+            y + size / 2,
+            " ".join(mark.sign for mark in own),
+            fontsize=0.8 * text * SMALL_SIZE,
+            ha="center",
+            va="center",
+            color=colour,
+            weight="bold",
+            path_effects=[withStroke(linewidth=1.4, foreground="white")],
+        )
 
 
 def scale_bar_length(width: float, mpp: float | None) -> tuple[float, str]:
@@ -178,10 +286,10 @@ def scale_bar_length(width: float, mpp: float | None) -> tuple[float, str]:
 
     Args:
         width: Width of what is shown, in level-0 pixels.
-        mpp: Microns a level-0 pixel; None where unknown.
+        mpp: Microns per level-0 pixel; None where unknown.
 
     Returns:
-        The length in level-0 pixels, and in words.
+        The length in level-0 pixels, and as text.
 
     Example:
         >>> scale_bar_length(40_000.0, 0.25)
@@ -203,15 +311,18 @@ def draw_colour_bar(
     image: ScalarMappable,
     axes: Axes | list[Axes],
     label: str,
+    text: float = 1.0,
 ) -> None:
-    """Draw the legend of the colours beneath axes, with an arrow where scores go beyond it.
+    """Draw the colour bar beneath axes, with an arrow where scores exceed its limits.
 
     Args:
         figure: The figure.
-        image: What has the colours.
+        image: The coloured image.
         axes: Axes that it belongs to.
-        label: What the numbers are.
+        label: Unit of the numbers.
+        text: Size of the letters, relative to the usual.
     """
+    size = text * SMALL_SIZE
     values: np.ndarray = np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     low, high = image.get_clim()
     below, above = bool((values < low).any()), bool((values > high).any())
@@ -219,13 +330,13 @@ def draw_colour_bar(
     bar = figure.colorbar(
         image, ax=axes, location="bottom", aspect=26, pad=0.025, extend=extend, shrink=0.92
     )
-    bar.ax.tick_params(labelsize=SMALL_SIZE, color=GREY, length=2.5)
-    bar.ax.xaxis.get_offset_text().set_fontsize(SMALL_SIZE)
+    bar.ax.tick_params(labelsize=size, color=GREY, length=2.5 * text, pad=3.5 * text)
+    bar.ax.xaxis.get_offset_text().set_fontsize(size)
     bar.locator = MaxNLocator(4)
     formatter = ScalarFormatter(useMathText=False)
     formatter.set_powerlimits((-3, 4))
     bar.formatter = formatter
-    bar.set_label(plain_words(label), fontsize=SMALL_SIZE)
+    bar.set_label(plain_words(label), fontsize=size)
     bar.update_ticks()
     bar.outline.set_visible(False)
 

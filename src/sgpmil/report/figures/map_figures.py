@@ -1,14 +1,13 @@
-"""Figures of where on a slide a model looked, how sure it is of it, and what it saw there."""
+"""Figures of a slide's maps: attention and evidence with their deviations; several models."""
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
@@ -22,20 +21,25 @@ from sgpmil.explanation.map_layers import (
     map_limits,
 )
 from sgpmil.explanation.maps import ScaleKind, patch_side, placed_coords, score_map
+from sgpmil.explanation.slide_explanation import ModelScores
 from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure, plain_words
 from sgpmil.report.figures.map_drawing import (
+    PatchMark,
     View,
     draw_colour_bar,
     draw_heat,
+    draw_marks,
     draw_outlines,
     draw_scale_bar,
     draw_slide,
+    draw_slide_panel,
     prepare_axes,
+    shown_part,
 )
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int
 
-__all__ = ["ModelScores", "attention_map_figure", "model_row_figure", "shown_part"]
+__all__ = ["MapLook", "attention_map_figure", "model_row_figure"]
 
 _COLOURS: dict[LayerKind, str] = {
     "attention": "Reds",
@@ -45,8 +49,27 @@ _COLOURS: dict[LayerKind, str] = {
 }
 _MOST_PIXELS = 1_000_000
 """Pixels of a map in a figure: more than the figure itself has there."""
-_MARGIN, _NARROWEST = 0.03, 0.35
-"""Of the longer side of what is shown: space around it, and the least of its shorter side."""
+_GROUND_STRETCH = 3.0
+"""Limit of the grey attention beneath marks, in limits of the attention map: it stays pale."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapLook:
+    """Size and words of a figure of maps.
+
+    Args:
+        width: Width of the figure in inches; by default the panels decide.
+        height: Most height of the figure in inches.
+        text: Size of the letters, relative to the usual.
+        titles: Title of each kind of layer; by default the layer's own.
+        has_words: Whether title, note and units are written.
+    """
+
+    width: float | None = None
+    height: float = 100.0
+    text: float = 1.0
+    titles: Mapping[LayerKind, str] = field(default_factory=dict)
+    has_words: bool = True
 
 
 def attention_map_figure(
@@ -58,70 +81,95 @@ def attention_map_figure(
     *,
     scale: ScaleKind = "absolute",
     limits: MapLimits | None = None,
+    marks: Sequence[PatchMark] | None = None,
+    look: MapLook | None = None,
 ) -> Figure:
     """Draw the slide, the attention and the evidence with their standard deviations.
 
-    Each map lies over the slide, made pale, or on a grey canvas where there is no slide. A
+    Each map lies over the pale slide, or on a grey canvas where there is no slide. A
     deterministic model has no deviations, and not every model gives evidence: these panels are
     then left out.
 
     Args:
         scores: Scores of the instances, with coordinates.
-        title: What the slide is.
+        title: Title of the figure.
         class_index: Class that the evidence is for.
         class_name: Name of that class.
-        picture: The slide itself, what experts outlined on it, and its resolution.
+        picture: The slide, the experts' outlines, and the resolution.
         scale: Scale of the scores; `rank` and `minmax` are relative to the slide.
         limits: Limits of the colours on the absolute scale that slides share (see `map_limits`);
             by default the slide's own.
+        marks: Patches to frame on the slide or, where there is none, on its attention in grey.
+        look: Size and words of the figure.
 
     Raises:
         ExplanationError: The scores have no coordinates, or the patches are not on the slide.
     """
+    look = look or MapLook()
     coords, side = placed_coords(scores), patch_side(scores)
     picture = picture or SlidePicture()
     layers = map_layers(scores, class_index, class_name or f"class {class_index}", scale)
     ends = limits or map_limits([(scores, class_index)])
     view = shown_part(coords, side)
     has_slide = picture.pixels is not None
+    has_first = has_slide or marks is not None
     rows = _rows(layers)
     columns = max(len(row) for row in rows)
-    width, height = _panel_size(view)
     lead = 1.0 if len(rows) == 1 else 1.75
-    figure = new_figure(
-        (columns + lead * has_slide) * (width + 0.15) + 0.2,
-        len(rows) * (height + 0.95) + 0.75,
-        pad=0.06,
-    )
-    ratios = [lead] * has_slide + [1.0] * columns
+    size = _figure_size(view, columns + lead * has_first, len(rows), look)
+    figure = new_figure(*size, pad=0.06 * look.text)
+    ratios = [lead] * has_first + [1.0] * columns
     grid = figure.add_gridspec(len(rows), len(ratios), width_ratios=ratios)
-    if has_slide:
-        _draw_slide_panel(figure, grid, view, picture, coords)
+    draw = _LayerDrawing(figure, view, (coords, side), picture, scale, ends, look)
+    if has_first:
+        axes = figure.add_subplot(grid[:, 0])
+        first = "Slide" if marks is None else "Slide, with the patches below"
+        first = first if has_slide else "Patches below"
+        draw_slide_panel(axes, view, picture, first, coords, look.text)
+        if not has_slide:
+            draw.heat(axes, layers[0], "Greys", _GROUND_STRETCH)
+        draw_marks(axes, view, marks or (), look.text)
     for row, found in enumerate(rows):
         for column, layer in enumerate(found):
-            axes = figure.add_subplot(grid[row, column + has_slide])
-            _draw_layer(figure, axes, view, (coords, side), layer, picture, scale, ends)
-            if not has_slide and row == column == 0:
+            axes = figure.add_subplot(grid[row, column + has_first])
+            draw.layer(axes, layer)
+            if not has_first and row == column == 0:
                 draw_scale_bar(axes, view, picture.mpp, coords)
-    has_evidence = scores.evidence_mean is not None
-    note = _scale_note(scale, limits is not None, has_evidence)
-    _write_words(figure, title, scores.num_instances, note)
+    if look.has_words:
+        note = _scale_note(scale, limits is not None, scores.evidence_mean is not None)
+        _write_words(figure, title, scores.num_instances, note)
     return figure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModelScores:
-    """What a model says of a slide's instances.
+class _LayerDrawing:
+    """Draws the layers of one slide."""
 
-    Args:
-        name: Name of the model.
-        scores: Its scores.
-        limits: Limits of the colours on the absolute scale; those of the slide where not given.
-    """
+    figure: Figure
+    view: View
+    place: tuple[Int[np.ndarray, "N 2"], int]
+    picture: SlidePicture
+    scale: ScaleKind
+    ends: MapLimits
+    look: MapLook
 
-    name: str
-    scores: InstanceScores
-    limits: MapLimits | None = None
+    def layer(self, axes: Axes, layer: MapLayer, *, bar: bool = True) -> AxesImage:
+        title = self.look.titles.get(layer.kind, layer.title)
+        prepare_axes(axes, self.view, title, self.look.text)
+        draw_slide(axes, self.picture, pale=True)
+        image = self.heat(axes, layer, _COLOURS[layer.kind])
+        draw_outlines(axes, self.picture)
+        if bar:
+            unit = layer.unit if self.look.has_words else ""
+            draw_colour_bar(self.figure, image, axes, unit, self.look.text)
+        return image
+
+    def heat(self, axes: Axes, layer: MapLayer, colours: str, stretch: float = 1.0) -> AxesImage:
+        end = stretch * (self.ends.of(layer.kind) if self.scale == "absolute" else 1.0)
+        norm = Normalize(-end if layer.is_signed else 0.0, end)
+        drawn = score_map(*self.place, layer.values, most_pixels=_MOST_PIXELS)
+        has_slide = self.picture.pixels is not None
+        return draw_heat(axes, drawn, colours, norm, over_slide=has_slide)
 
 
 def model_row_figure(
@@ -131,15 +179,15 @@ def model_row_figure(
     *,
     scale: ScaleKind = "absolute",
 ) -> Figure:
-    """Draw what several models look at on one slide, side by side.
+    """Draw the attention of several models on one slide, side by side.
 
-    On the absolute scale each has a legend of its own, since their attentions differ; on a
+    On the absolute scale each has its own colour bar, since their attentions differ; on a
     relative scale they share one.
 
     Args:
         models: The models.
-        picture: The slide itself, what experts outlined on it, and its resolution.
-        title: What the slide is.
+        picture: The slide, the experts' outlines, and the resolution.
+        title: Title of the figure.
         scale: Scale of the scores.
 
     Raises:
@@ -158,7 +206,8 @@ def model_row_figure(
     figure = new_figure(columns * (width + 0.12) + 0.2, height + 1.5, pad=0.06)
     grid = figure.add_gridspec(1, columns)
     if has_slide:
-        _draw_slide_panel(figure, grid, view, picture, placed_coords(models[0].scores))
+        avoid = placed_coords(models[0].scores)
+        draw_slide_panel(figure.add_subplot(grid[:, 0]), view, picture, avoid=avoid)
     panels, image = [], None
     for column, model in enumerate(models):
         scores = model.scores
@@ -166,11 +215,10 @@ def model_row_figure(
         layer = map_layers(scores, 0, "", scale)[0]
         ends = model.limits or map_limits([(scores, 0)])
         place = (placed_coords(scores), patch_side(scores))
-        own = _draw_layer(
-            figure, axes, view, place, layer, picture, scale, ends, bar=scale == "absolute"
-        )
+        look = MapLook(titles={"attention": model.name})
+        draw = _LayerDrawing(figure, view, place, picture, scale, ends, look)
+        own = draw.layer(axes, layer, bar=scale == "absolute")
         image = image or own
-        prepare_axes(axes, view, model.name)
         panels.append(axes)
         if not has_slide and column == 0:
             draw_scale_bar(axes, view, picture.mpp, place[0])
@@ -189,30 +237,24 @@ def model_row_figure(
     return figure
 
 
-def shown_part(coords: Int[np.ndarray, "N 2"], side: int) -> View:
-    """Give the part of the slide that has patches, with a margin.
-
-    It is at least a third as high as it is wide and as wide as it is high: the cores of a needle
-    would leave no room for words.
-
-    Args:
-        coords: Top-left corners of the patches in level-0 pixels.
-        side: Side of a patch in level-0 pixels.
-    """
-    low, high = coords.min(axis=0).astype(float), coords.max(axis=0) + float(side)
-    longest = float((high - low).max())
-    half = np.maximum((high - low) / 2 + _MARGIN * longest, _NARROWEST * longest / 2)
-    x, y = (low + high) / 2
-    return float(x - half[0]), float(x + half[0]), float(y + half[1]), float(y - half[1])
-
-
 def _rows(layers: Sequence[MapLayer]) -> list[list[MapLayer]]:
-    """Lay out scores as rows and deviations beside them; of a deterministic model in one row."""
+    """Lay out scores in rows with their deviations; those of a deterministic model in one row."""
     attention = [layer for layer in layers if layer.kind.startswith("attention")]
     evidence = [layer for layer in layers if layer.kind.startswith("evidence")]
     if len(attention) == 1 or not evidence:
         return [[*attention, *evidence]]
     return [attention, evidence]
+
+
+def _figure_size(view: View, columns: float, rows: int, look: MapLook) -> tuple[float, float]:
+    """Choose width and height of a figure in inches; `columns` are widths of a panel."""
+    if look.width is None:
+        width, height = _panel_size(view)
+        return columns * (width + 0.15) + 0.2, rows * (height + 0.95) + 0.75
+    ratio = abs(view[2] - view[3]) / abs(view[1] - view[0])
+    words = 0.85 * look.text  # title and colour bar of a panel
+    height = min(ratio * (look.width / columns - 0.1), look.height / rows - words)
+    return min(look.width, columns * (height / ratio + 0.1)), rows * (height + words)
 
 
 def _panel_size(view: View) -> tuple[float, float]:
@@ -222,49 +264,9 @@ def _panel_size(view: View) -> tuple[float, float]:
     return width, float(np.clip(width * ratio, 1.0, 5.5))
 
 
-def _draw_slide_panel(
-    figure: Figure,
-    grid: GridSpec,
-    view: View,
-    picture: SlidePicture,
-    coords: Int[np.ndarray, "N 2"],
-) -> None:
-    axes = figure.add_subplot(grid[:, 0])
-    prepare_axes(axes, view, "Slide")
-    draw_slide(axes, picture)
-    draw_outlines(axes, picture, legend=True)
-    draw_scale_bar(axes, view, picture.mpp, coords)
-
-
-def _draw_layer(
-    figure: Figure,
-    axes: Axes,
-    view: View,
-    place: tuple[Int[np.ndarray, "N 2"], int],
-    layer: MapLayer,
-    picture: SlidePicture,
-    scale: ScaleKind,
-    ends: MapLimits,
-    *,
-    bar: bool = True,
-) -> AxesImage:
-    prepare_axes(axes, view, layer.title)
-    draw_slide(axes, picture, pale=True)
-    end = ends.of(layer.kind) if scale == "absolute" else 1.0
-    norm = Normalize(-end if layer.is_signed else 0.0, end)
-    drawn = score_map(*place, layer.values, most_pixels=_MOST_PIXELS)
-    image = draw_heat(
-        axes, drawn, _COLOURS[layer.kind], norm, over_slide=picture.pixels is not None
-    )
-    draw_outlines(axes, picture)
-    if bar:
-        draw_colour_bar(figure, image, axes, layer.unit)
-    return image
-
-
 def _scale_note(scale: ScaleKind, is_shared: bool, has_evidence: bool) -> str:
     if scale != "absolute":
-        return "Colours are relative to this slide: not to be compared with other slides."
+        return "Colours are relative to this slide: do not compare them with other slides."
     whose = "are the same on every slide of the run" if is_shared else "are those of this slide"
     text = f"Limits of the colours {whose}; the highest 0.5 % of the scores share the end."
     if has_evidence:

@@ -1,4 +1,4 @@
-"""Figures of the patches that one should look at, cut from the slide."""
+"""Figure of the key patches of a slide, and of their places."""
 
 from collections.abc import Mapping, Sequence
 from math import floor, log10
@@ -19,56 +19,29 @@ from sgpmil.report.figures.canvas import (
     GREY,
     LABEL_SIZE,
     SMALL_SIZE,
-    TITLE_SIZE,
     new_figure,
     plain_words,
 )
 from sgpmil.report.figures.map_drawing import (
     draw_heat,
-    draw_outlines,
-    draw_scale_bar,
-    draw_slide,
-    prepare_axes,
+    draw_slide_panel,
+    shown_part,
 )
-from sgpmil.report.figures.map_figures import shown_part
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
-from sgpmil.slides.reading import Slide
 
-__all__ = ["cut_patches", "key_patch_figure"]
+__all__ = ["key_patch_figure"]
 
-_TILE_PIXELS = 192
-"""Longest side of a patch in the figure, in pixels."""
 _TILE_INCHES = 1.12
 _TEXT_INCHES = 0.36
 _FRAMES: dict[KeyPatchKind, str] = {
     "attention": COLOURS[1],
     "evidence": COLOURS[0],
+    "against": COLOURS[6],
     "unsure": COLOURS[3],
 }
 _TEXT_SIZE = 7.5
 _GROUND_PIXELS = 500_000
-
-
-def cut_patches(
-    slide: Slide, patches: Sequence[KeyPatch], side: int
-) -> dict[int, UInt8[np.ndarray, "s s 3"]]:
-    """Cut patches from a slide.
-
-    Args:
-        slide: The slide.
-        patches: The patches, of known places.
-        side: Side of a patch in level-0 pixels.
-
-    Returns:
-        Picture of each patch, by its number in the bag.
-
-    Raises:
-        SlideError: The slide cannot be read.
-    """
-    places = {patch.patch: patch.corner for patch in patches if patch.corner is not None}
-    size = min(side, _TILE_PIXELS)  # nothing is made larger than it is
-    return {number: slide.read_patch(x, y, side, size) for number, (x, y) in places.items()}
 
 
 def key_patch_figure(
@@ -87,7 +60,7 @@ def key_patch_figure(
     Args:
         scores: Scores of the slide's instances.
         patches: The patches, by kind (see `key_patches`).
-        title: What the slide is.
+        title: Title of the figure.
         class_name: Name of the class that the evidence is for.
         picture: The slide.
         images: Picture of each patch, by its number in the bag (see `cut_patches`).
@@ -129,6 +102,7 @@ def _title(kind: KeyPatchKind, class_name: str) -> str:
     return {
         "attention": "Highest attention",
         "evidence": f"Most evidence for {class_name}   (share in the logit)",
+        "against": f"Most evidence against {class_name}   (share in the logit)",
         "unsure": "High attention, but unsure   (largest sd ÷ mean in the top tenth)",
     }[kind]
 
@@ -139,15 +113,12 @@ def _draw_places(
     shown: Mapping[KeyPatchKind, Sequence[KeyPatch]],
     picture: SlidePicture,
 ) -> None:
-    """Show where the patches lie: on the slide, or among the places of all patches."""
+    """Show the places of the patches: on the slide, or among all patches."""
     coords, side = placed_coords(scores), patch_side(scores)
     view = shown_part(coords, side)
-    prepare_axes(axes, view, "Where they are")
-    axes.title.set_fontsize(TITLE_SIZE)
-    if draw_slide(axes, picture) is None:
+    if draw_slide_panel(axes, view, picture, "Where they are", coords) is None:
         ground = score_map(coords, side, np.zeros(len(coords)), most_pixels=_GROUND_PIXELS)
         draw_heat(axes, ground, "Greys", Normalize(0, 1), over_slide=False)
-    draw_outlines(axes, picture, legend=True)
     for depth, (kind, found) in enumerate(shown.items()):
         # One within the other, so that a patch of several kinds shows all its colours.
         inset = 0.12 * depth * side
@@ -156,7 +127,6 @@ def _draw_places(
             width = side - 2 * inset
             frame = Rectangle((x, y), width, width, fill=False, ec=_FRAMES[kind], lw=1.6)
             axes.add_patch(frame)
-    draw_scale_bar(axes, view, picture.mpp, coords)
 
 
 def _draw_row(
@@ -191,16 +161,16 @@ def _draw_row(
 
 
 def _numbers(patch: KeyPatch, factor: float) -> str:
-    """Tell the score that the patch was chosen for."""
-    if patch.kind == "evidence" and patch.evidence is not None:
-        return _told(patch.evidence, patch.evidence_std or 0.0, "+")
-    text = _told(factor * patch.attention, factor * patch.attention_std)
+    """Write the score that the patch was chosen for."""
+    if patch.kind in ("evidence", "against") and patch.evidence is not None:
+        return _number_text(patch.evidence, patch.evidence_std or 0.0, "+")
+    text = _number_text(factor * patch.attention, factor * patch.attention_std)
     if patch.kind == "unsure":
-        text += f"\nsd ÷ mean {patch.attention_std / patch.attention:.2f}"
+        text += f"\nsd ÷ mean {patch.variation:.2f}"
     return text
 
 
-def _told(mean: float, std: float, sign: str = "") -> str:
+def _number_text(mean: float, std: float, sign: str = "") -> str:
     size = floor(log10(abs(mean))) if mean else 0
     digits = min(max(2 - size, 0), 5)
     text = f"{mean:{sign}.{digits}f}"

@@ -31,9 +31,10 @@ from sgpmil.report.figures.map_drawing import (
     draw_outlines,
     draw_scale_bar,
     draw_slide,
+    draw_slide_panel,
     prepare_axes,
+    shown_part,
 )
-from sgpmil.report.figures.map_figures import shown_part
 from sgpmil.report.figures.prototype_columns import entitle, number_columns
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
@@ -84,11 +85,7 @@ def label_map_figure(
     columns = 1 + (picture.pixels is not None)
     figure = new_figure(columns * (width + 0.15) + 2.1, height + 0.85, pad=0.06)
     if picture.pixels is not None:
-        axes = figure.add_subplot(1, columns, 1)
-        prepare_axes(axes, view, "Slide")
-        draw_slide(axes, picture)
-        draw_outlines(axes, picture, legend=True)
-        draw_scale_bar(axes, view, picture.mpp)
+        draw_slide_panel(figure.add_subplot(1, columns, 1), view, picture)
     axes = figure.add_subplot(1, columns, columns)
     prepare_axes(axes, view, f"Most similar prototype ({_MEASURES[explanation.measure]})")
     draw_slide(axes, picture, pale=True)

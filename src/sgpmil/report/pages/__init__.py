@@ -1,24 +1,20 @@
-"""Pages of HTML and paper: a run on one page, and a slide on another.
+"""Pages: a run as one HTML file, and a slide as a case report in HTML and PDF.
 
 ================  ==============================================================================
 file              holds
 ================  ==============================================================================
-run_report        a run becomes one page that carries everything within itself
-checks            what is looked at before the numbers are trusted; `run_facts` of the data
-summary           the run in a paragraph, its key numbers and its data
-performance       folds, curves, errors and calibration; `uncertainty`, `localisation`,
-                  `prototypes` likewise
-shown_slides      slides with their maps; `slide_choice` says which
-provenance        settings, environment, and the commands that make it again
-case_report       what is said of one slide; `case_patches` the patches, `wording` how sure,
-                  `prediction_sets` the classes it may be of
-case_page         a case report as files; `case_pdf` on A4, `case_maps` its maps
-blocks            what a page is made of
-images            pictures that a page carries within itself
-number_texts      how numbers are written
-finite_scores     scores of patches that are not finite, counted and left out
-rendering         templates filled and written
-typesetting       words measured and set on paper
+run_report        the page of a run: summary, data, and all sections
+checks            checks of the data and the results
+performance       sections of results: folds, errors, calibration, uncertainty, localisation
+slides            sections of slides: examples with maps, the list of all, prototypes
+provenance        sections of settings, environment, and commands that reproduce the run
+case_report       a case report as data
+confidence        confidence of the model in words; prediction sets
+case_page         a case report as blocks, written as HTML and PDF
+blocks            the blocks that pages are made of, and their pictures
+rendering         blocks as HTML, by templates
+pdf               blocks as PDF
+texts             numbers, metrics and settings as text
 ================  ==============================================================================
 """
 

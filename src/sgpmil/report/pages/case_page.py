@@ -1,15 +1,51 @@
-"""Case reports as files: a page of HTML and a page of A4."""
+"""Case reports as files: one page, written as HTML and as PDF."""
 
+from math import floor, log10
 from pathlib import Path
+from typing import Literal
 
-from sgpmil.report.pages.case_maps import case_map_figure, why_no_maps
-from sgpmil.report.pages.case_pdf import write_case_pdf
+from matplotlib.figure import Figure
+
+from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind
+from sgpmil.explanation.map_layers import LayerKind, attention_values
+from sgpmil.explanation.maps import patch_side
+from sgpmil.report.figures.map_drawing import PatchMark
+from sgpmil.report.figures.map_figures import MapLook, attention_map_figure
+from sgpmil.report.pages.blocks import (
+    Block,
+    ClassBars,
+    Pictures,
+    Prose,
+    Section,
+    Tile,
+    Tiles,
+    photo_image,
+    pixels_image,
+)
 from sgpmil.report.pages.case_report import CaseReport
-from sgpmil.report.pages.images import photo_image, pixels_image
+from sgpmil.report.pages.pdf import CasePage, write_pdf
 from sgpmil.report.pages.rendering import refuse_existing, write_page
-from sgpmil.report.pages.shown_slides import case_name
+from sgpmil.report.pages.texts import format_number
 
-__all__ = ["case_paths", "write_case"]
+__all__ = ["MARK_COLOURS", "case_map_figure", "case_name", "case_page", "case_paths", "write_case"]
+
+Role = Literal["for", "against", "unsure"]
+
+MARK_COLOURS: dict[Role, str] = {"for": "#b35806", "against": "#542788", "unsure": "#0072B2"}
+"""Colours of the patches' frames: those of the evidence map's ends, and blue."""
+_ROLES: dict[KeyPatchKind, Role] = {
+    "attention": "for",
+    "evidence": "for",
+    "against": "against",
+    "unsure": "unsure",
+}
+_TITLES: dict[LayerKind, str] = {
+    "attention": "Where the model looked (attention)",
+    "attention_std": "Uncertainty of that (sd)",
+    "evidence": "For (+) and against (−)",
+    "evidence_std": "Uncertainty of that (sd)",
+}
+_LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=False)
 
 
 def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
@@ -23,13 +59,22 @@ def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
     return folder / f"{name}.html", folder / f"{name}.pdf"
 
 
+def case_name(slide_id: str) -> str:
+    """Make a file name of a slide's name."""
+    safe = "".join("_" if sign in '/\\\0:*?"<>|' or ord(sign) < 32 else sign for sign in slide_id)
+    safe = safe.strip(". ") or "slide"
+    while len(safe.encode()) > 180:
+        safe = safe[:-1]
+    return safe
+
+
 def write_case(folder: Path, case: CaseReport, *, overwrite: bool = False) -> tuple[Path, Path]:
     """Write a case report as HTML and PDF, each whole or not at all.
 
     Args:
         folder: Folder to write to; made where it is missing.
-        case: What they say.
-        overwrite: Replace files that are there.
+        case: The report.
+        overwrite: Replace existing files.
 
     Returns:
         The files.
@@ -40,18 +85,138 @@ def write_case(folder: Path, case: CaseReport, *, overwrite: bool = False) -> tu
     html, pdf = case_paths(folder, case.slide_id)
     for path in (html, pdf):
         refuse_existing(path, overwrite=overwrite)
-    missing = why_no_maps(case)
-    maps = None
-    if not missing:
-        alt = f"Maps of {case.slide_id}: attention and evidence with their deviations."
-        maps = photo_image(case_map_figure(case), alt, dpi=190)
-    tiles = {
-        patch.index: pixels_image(case.images[patch.index], f"Patch {patch.mark}")
-        for group in case.patches
-        for patch in group.patches
-        if patch.index in case.images
-    }
-    content = {"case": case, "maps": maps, "no_maps": missing, "tiles": tiles}
-    write_page(html, "case_report.html.j2", content, overwrite=overwrite)
-    write_case_pdf(pdf, case, overwrite=overwrite)
+    page = case_page(case)
+    write_page(html, "case_report.html.j2", {"page": page}, overwrite=overwrite)
+    write_pdf(pdf, page, overwrite=overwrite)
     return html, pdf
+
+
+def case_page(case: CaseReport) -> CasePage:
+    """Lay out a case report as blocks, for HTML and PDF alike.
+
+    Args:
+        case: The report.
+    """
+    names = case.prediction_set.names
+    members = "none" if names is None else "{" + ", ".join(names) + "}"
+    prediction = (
+        Prose(case.predicted, "predicted"),
+        ClassBars(case.classes),
+        Prose(f"Prediction set: {members}", "strong"),
+        Prose(case.prediction_set.sentence, "meta"),
+    )
+    confidence = (
+        Prose(case.confidence.headline, case.confidence.level),
+        *(Prose(text) for text in (*case.confidence.reasons, case.confidence.doubt)),
+        *((Prose(case.label),) if case.label else ()),
+        *((Prose(case.other_folds, "meta"),) if case.other_folds else ()),
+        *(Prose(problem, "warning") for problem in case.problems),
+    )
+    if case.no_maps:
+        maps: Block = Prose(case.no_maps, "note")
+    else:
+        alt = f"Maps of {case.slide_id}: attention and evidence with their deviations."
+        image = photo_image(case_map_figure(case), alt, dpi=190)
+        maps = Pictures((image,), (_legend(case),))
+    tiles = (_tiles(case, kind, patches) for kind, patches in case.patches.items())
+    return CasePage(
+        title=case.slide_id,
+        kind="Slide report",
+        stamp="Research use only",
+        origin=case.origin,
+        columns=(
+            Section("prediction", "Prediction", prediction),
+            Section("confidence", "How sure is the model?", confidence),
+        ),
+        sections=(Section("maps", "What the model saw", (maps, *tiles)),),
+        caveats=case.caveats,
+    )
+
+
+def case_map_figure(case: CaseReport) -> Figure:
+    """Draw the maps of a case, with its patches marked on the slide.
+
+    Args:
+        case: A case with maps.
+    """
+    scores = case.slide.scores
+    side = patch_side(scores)
+    marks = [
+        PatchMark(patch.corner, side, _mark(patch), MARK_COLOURS[_ROLES[patch.kind]])
+        for patches in case.patches.values()
+        for patch in patches
+        if patch.corner is not None
+    ]
+    return attention_map_figure(
+        scores,
+        "",
+        case.slide.class_index,
+        case.predicted,
+        case.picture,
+        marks=marks,
+        look=_LOOK,
+    )
+
+
+def _mark(patch: KeyPatch) -> str:
+    return f"{_ROLES[patch.kind][0].upper()}{patch.rank}"
+
+
+def _legend(case: CaseReport) -> str:
+    """Explain frames, outlines and colours of the maps."""
+    words = {"for": "F for the prediction", "against": "A against it", "unsure": "U uncertain"}
+    shown = [words[_ROLES[kind]] for kind, patches in case.patches.items() if patches]
+    text = f"Frames: {', '.join(shown)}. " if shown else ""
+    if case.picture.outlines:
+        text += f"Black outline: {case.picture.outlined}, drawn by experts. "
+    if attention_values(case.slide.scores)[1]:
+        text += "Attention: 1 is the average patch. "
+    if case.slide.scores.evidence_mean is not None:
+        text += f"Orange speaks for “{case.predicted}”, purple against it. "
+    return text + "Colours are scaled to this slide."
+
+
+def _tiles(case: CaseReport, kind: KeyPatchKind, patches: tuple[KeyPatch, ...]) -> Tiles:
+    title, missing = {
+        "attention": ("Highest attention (as on the map)", ""),
+        "evidence": (
+            f"Most evidence for “{case.predicted}” (as on the map)",
+            f"No patch speaks for “{case.predicted}”.",
+        ),
+        "against": (
+            f"Most evidence against “{case.predicted}”",
+            f"No patch speaks against “{case.predicted}”.",
+        ),
+        "unsure": (
+            "High attention, but its weight is uncertain (sd ÷ mean of the attention)",
+            "No patch of high attention is uncertain.",
+        ),
+    }[kind]
+    return Tiles(_ROLES[kind], title, tuple(_tile(case, patch) for patch in patches), missing)
+
+
+def _tile(case: CaseReport, patch: KeyPatch) -> Tile:
+    pixels = case.images.get(patch.patch)
+    image = None if pixels is None else pixels_image(pixels, f"Patch {_mark(patch)}")
+    place = () if patch.corner is None else (f"x {patch.corner[0]}", f"y {patch.corner[1]}")
+    return Tile(_mark(patch), _score(case, patch), image, (f"patch {patch.patch}", *place))
+
+
+def _score(case: CaseReport, patch: KeyPatch) -> str:
+    """Write the score that a patch was chosen for, in the units of the maps."""
+    scores = case.slide.scores
+    if patch.kind == "unsure":
+        return _with_spread(patch.variation, 0.0)
+    if patch.evidence is None:
+        factor = scores.num_instances if attention_values(scores)[1] else 1
+        return _with_spread(factor * patch.attention, factor * patch.attention_std)
+    number = scores.num_instances
+    text = _with_spread(number * patch.evidence, number * (patch.evidence_std or 0.0))
+    return f"+{text}" if patch.evidence > 0 else text
+
+
+def _with_spread(value: float, std: float) -> str:
+    digits = max(0, 2 - floor(log10(abs(value)))) if value else 0
+    digits = min(digits, 2 if abs(value) >= 0.1 else 4)
+    text = format_number(value, digits)
+    return f"{text} ± {format_number(std, digits)}" if std > 0 else text

@@ -1,4 +1,4 @@
-"""What is said of one slide, to a pathologist: prediction, confidence, evidence and caveats."""
+"""Report of one slide for a pathologist: prediction, confidence, patches and caveats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,98 +8,84 @@ import numpy as np
 
 from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SgpmilError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind, contrasting_patches
+from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.maps import patch_side
-from sgpmil.report.pages.case_patches import PatchGroup, patch_groups
+from sgpmil.explanation.slide_explanation import SlideExplanation
+from sgpmil.report.pages.blocks import ClassBar
 from sgpmil.report.pages.checks import has_posterior
-from sgpmil.report.pages.finite_scores import num_without_score, without_infinite
-from sgpmil.report.pages.number_texts import counted
-from sgpmil.report.pages.prediction_sets import SlideSet, run_sets
-from sgpmil.report.pages.wording import ConfidenceWords, confidence_words
-from sgpmil.runs.material import MaterialFold, RunFacts, RunMaterial, run_facts
+from sgpmil.report.pages.confidence import ConfidenceWords, SlideSet, confidence_words, run_sets
+from sgpmil.report.pages.texts import counted
+from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 
-__all__ = ["CaseReport", "CaseReports", "ClassLine"]
+__all__ = ["CaseReport", "CaseReports"]
 
 _LONGEST = 1000
 """Longer side of the slide's picture, in pixels."""
-_PATCH_PIXELS = 192
-"""Most pixels of a patch's side."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassLine:
-    """What is said of one class.
-
-    Args:
-        name: Its name.
-        probability: Its probability.
-        std: Posterior standard deviation of that; None where the model gives none.
-        told: Both, in words.
-        is_in_set: Whether it is in the prediction set; None where there is no set.
-    """
-
-    name: str
-    probability: float
-    std: float | None
-    told: str
-    is_in_set: bool | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseReport:
-    """What is said of one slide.
+    """Report of one slide.
 
     Args:
-        slide_id: Name of the slide.
-        case_id: Patient it is of.
+        slide: Explanation of the slide; its evidence is for the predicted class.
         origin: Run, model, fold and date, in a line.
         classes: Every class, the most probable first.
-        predicted: Name of the most probable class.
-        predicted_index: Its index.
         label: The label of the data set, and whether the prediction agrees; empty where unknown.
         prediction_set: The classes that the slide may be of.
-        confidence: How sure the model is, in words.
-        other_folds: What the models of other folds say of it; empty where none does.
-        scores: Scores of the patches, where there are any.
+        confidence: Confidence of the model, in words.
+        other_folds: Predictions of the models of other folds; empty where there are none.
         picture: The slide, as far as it is there.
-        patches: Patches to look at.
+        patches: Patches to look at, by kind.
         images: Pictures of these patches, by their number in the bag.
-        problems: What could not be shown, and why.
-        caveats: What to know before anything is made of it.
+        problems: Reasons of what is not shown.
+        caveats: Limits of the report.
     """
 
-    slide_id: str
-    case_id: str
+    slide: SlideExplanation
     origin: str
-    classes: tuple[ClassLine, ...]
-    predicted: str
-    predicted_index: int
+    classes: tuple[ClassBar, ...]
     label: str
     prediction_set: SlideSet
     confidence: ConfidenceWords
     other_folds: str
-    scores: InstanceScores | None
     picture: SlidePicture
-    patches: tuple[PatchGroup, ...]
+    patches: Mapping[KeyPatchKind, tuple[KeyPatch, ...]]
     images: Mapping[int, UInt8[np.ndarray, "s s 3"]]
     problems: tuple[str, ...]
     caveats: tuple[str, ...]
 
     @property
-    def side(self) -> int | None:
-        """Side of a patch in level-0 pixels, where the patches have places."""
-        if self.scores is None or self.scores.coords is None:
-            return None
+    def slide_id(self) -> str:
+        """Name of the slide."""
+        return self.slide.slide_id
+
+    @property
+    def predicted(self) -> str:
+        """Name of the most probable class."""
+        return self.slide.class_name
+
+    @property
+    def no_maps(self) -> str:
+        """The reason why there are no maps; empty where there are."""
+        if self.slide.prediction.instances is None:
+            return "There are no scores of patches, so there are no maps."
+        if not self.slide.is_placed:
+            return "The patches have no coordinates, so there are no maps."
         try:
-            return patch_side(self.scores)
+            patch_side(self.slide.scores)
         except SgpmilError:
-            return None
+            return "The size of the patches is not known, so there are no maps."
+        return ""
 
 
 class CaseReports:
-    """Makes the case reports of a run; what they share is gathered once.
+    """The case reports of a run. What they share is computed once.
 
     Args:
         material: The run.
@@ -113,7 +99,7 @@ class CaseReports:
         self.material = material
         self.facts: RunFacts = run_facts(material)
         self.has_posterior = has_posterior(material)
-        self._found: dict[str, list[tuple[MaterialFold, Prediction, SlideSet]]] = {}
+        self._found: dict[str, list[tuple[TestedFold, Prediction, SlideSet]]] = {}
         sets = run_sets(material, coverage)
         for fold in material.folds:
             pairs = zip(fold.test.predictions, sets[fold.name], strict=True)
@@ -141,7 +127,7 @@ class CaseReports:
             )
 
     def of(self, slide_id: str) -> CaseReport:
-        """Report a slide. One that several folds test is told by the first of them.
+        """Report a slide. For a slide that several folds tested, the first decides.
 
         Args:
             slide_id: Name of the slide.
@@ -152,52 +138,58 @@ class CaseReports:
         self.check(slide_id)
         (fold, prediction, own_set), *others = self._found[slide_id]
         names = self.material.class_names
-        predicted = prediction.predicted_class
-        scores = None if prediction.instances is None else without_infinite(prediction.instances)
-        groups: tuple[PatchGroup, ...] = ()
-        if scores is not None and scores.num_instances:
-            groups = patch_groups(scores, predicted, names[predicted])
-        picture, images, problems = self._look(prediction, groups)
+        slide = SlideExplanation(
+            name=slide_id,
+            fold=fold.name,
+            prediction=prediction,
+            class_names=names,
+            class_index=prediction.predicted_class,
+            sources=self.material.sources,
+            longest=_LONGEST,
+        )
+        patches: dict[KeyPatchKind, tuple[KeyPatch, ...]] = {}
+        if prediction.instances is not None and prediction.instances.num_instances:
+            patches = contrasting_patches(slide.scores, slide.class_index)
+        picture, images, problems = _look(slide, patches)
         return CaseReport(
-            slide_id=slide_id,
-            case_id=prediction.case_id,
-            origin=self._origin(fold),
+            slide=slide,
+            origin=self._origin(fold, prediction),
             classes=self._classes(prediction, own_set),
-            predicted=names[predicted],
-            predicted_index=predicted,
             label=self._label(prediction),
             prediction_set=own_set,
             confidence=confidence_words(
                 prediction, names, own_set, has_posterior=self.has_posterior
             ),
             other_folds=self._others(others),
-            scores=scores,
             picture=picture,
-            patches=groups,
+            patches=patches,
             images=images,
             problems=problems,
             caveats=self._caveats(fold, prediction),
         )
 
-    def _origin(self, fold: MaterialFold) -> str:
+    def _origin(self, fold: TestedFold, prediction: Prediction) -> str:
         material = self.material
         parts = [f"run {material.path.resolve().name}"]
+        if prediction.case_id not in ("", prediction.slide_id):
+            parts.insert(0, f"patient {prediction.case_id}")
         if material.model:
             parts.append(f"model {material.model}")
         if material.run is not None:
             parts.append(f"fold {fold.name}")
-            parts.append(f"trained {(material.run.provenance.created or '')[:10]}")
+            created = (material.run.provenance.created or "")[:10]
+            parts += [f"trained {created}"] if created else []
         parts.append(f"reported {datetime.now(UTC):%Y-%m-%d}")
         return ", ".join(parts)
 
-    def _classes(self, prediction: Prediction, own: SlideSet) -> tuple[ClassLine, ...]:
+    def _classes(self, prediction: Prediction, own: SlideSet) -> tuple[ClassBar, ...]:
         names = self.material.class_names
         order = np.argsort(-prediction.probs, kind="stable").tolist()
         # Spreads of rounding size are none.
         spread = prediction.std if self.has_posterior else np.zeros_like(prediction.std)
         shown = replace(prediction, std=spread)
         return tuple(
-            ClassLine(
+            ClassBar(
                 names[c],
                 float(prediction.probs[c]),
                 float(prediction.std[c]) if self.has_posterior else None,
@@ -214,7 +206,7 @@ class CaseReports:
         agrees = "agrees" if prediction.label == prediction.predicted_class else "DISAGREES"
         return f"The data set labels this slide “{name}”: the prediction {agrees}."
 
-    def _others(self, others: list[tuple[MaterialFold, Prediction, SlideSet]]) -> str:
+    def _others(self, others: list[tuple[TestedFold, Prediction, SlideSet]]) -> str:
         if not others:
             return ""
         names = self.material.class_names
@@ -223,61 +215,34 @@ class CaseReports:
             for fold, p, _ in others[:4]
         )
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        return f"Models of other folds tested it as well: {told}{more}."
+        return f"Models of other folds tested this slide too: {told}{more}."
 
-    def _look(
-        self, prediction: Prediction, groups: tuple[PatchGroup, ...]
-    ) -> tuple[SlidePicture, dict[int, np.ndarray], tuple[str, ...]]:
-        """Look at the slide; where it cannot be read, say so and go on without it."""
-        sources, slide_id = self.material.sources, prediction.slide_id
-        label = prediction.label
-        name = None if label is None else self.material.class_names[label]
-        try:
-            picture = sources.picture(slide_id, name, longest=_LONGEST)
-        except SgpmilError as error:
-            return SlidePicture(mpp=sources.mpp), {}, (f"The slide is not shown: {error}",)
-        scores = prediction.instances
-        if scores is None or scores.coords is None or slide_id not in sources.files:
-            return picture, {}, ()
-        images: dict[int, np.ndarray] = {}
-        try:
-            side = patch_side(scores)
-            slide = sources.open(slide_id)
-            if slide is not None:
-                with slide:
-                    for patch in (one for group in groups for one in group.patches):
-                        if patch.corner is not None:
-                            size = min(side, _PATCH_PIXELS)  # nothing is made larger than it is
-                            images[patch.index] = slide.read_patch(*patch.corner, side, size)
-        except SgpmilError as error:
-            return picture, images, (f"Patches are not shown: {error}",)
-        return picture, images, ()
-
-    def _caveats(self, fold: MaterialFold, prediction: Prediction) -> tuple[str, ...]:
+    def _caveats(self, fold: TestedFold, prediction: Prediction) -> tuple[str, ...]:
         caveats = [
-            "Research use only. Not a medical device: no diagnosis and no treatment may rest on "
-            "this page.",
-            "The maps show what moved this model, which need not be what a pathologist would look "
-            "for. Confidence is the model's, not the reader's.",
+            "Research use only. This is not a medical device: do not base a diagnosis or a "
+            "treatment on this page.",
+            "The maps show what decided this model's prediction. A pathologist may look for "
+            "something else. The confidence is the model's own.",
         ]
         if self.material.run is not None:
             caveats.append(
-                f"The slide is of the test set of fold {fold.name}: this fold's model did not "
-                "learn from it."
+                f"The slide is in the test set of fold {fold.name}: the model of this fold was "
+                "not trained on it."
             )
         else:
-            caveats.append("It is not known here whether the model learned from this slide.")
+            caveats.append("It is unknown whether the model was trained on this slide.")
         weak = self.facts.encoders_not_for_pathology
         if weak:
             caveats.append(
-                f"The patch encoder ({weak[0]}) learned from everyday photographs, not pathology."
+                f"The patch encoder ({weak[0]}) was trained on everyday photographs, not on "
+                "pathology."
             )
         elif not self.facts.encoders:
-            caveats.append("The encoder of the patches is not known here.")
+            caveats.append("The encoder of the patches is unknown.")
         if self.facts.is_synthetic:
-            caveats.append("The slide is synthetic (a phantom): it is of no patient.")
+            caveats.append("The slide is synthetic (a phantom): it shows no patient.")
         if not self.has_posterior:
-            caveats.append("The model gives no uncertainty of its own.")
+            caveats.append("The model does not estimate its own uncertainty.")
         if prediction.instances is None:
             caveats.append("There are no scores of patches.")
         else:
@@ -292,3 +257,20 @@ class CaseReports:
                     "them out, and the prediction may be wrong."
                 )
         return tuple(caveats)
+
+
+def _look(
+    slide: SlideExplanation, patches: Mapping[KeyPatchKind, tuple[KeyPatch, ...]]
+) -> tuple[SlidePicture, dict[int, np.ndarray], tuple[str, ...]]:
+    """Read the slide and its patches; a slide that cannot be read is named and left out."""
+    try:
+        picture = slide.picture
+    except SgpmilError as error:
+        return SlidePicture(mpp=slide.sources.mpp), {}, (f"The slide is not shown: {error}",)
+    if not patches:
+        return picture, {}, ()
+    try:
+        shown = [patch for own in patches.values() for patch in own]
+        return picture, slide.patch_images(shown), ()
+    except SgpmilError as error:
+        return picture, {}, (f"Patches are not shown: {error}",)

@@ -10,9 +10,9 @@ from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
+from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.report.pages.blocks import Check, CheckList
-from sgpmil.report.pages.finite_scores import num_without_score
-from sgpmil.report.pages.number_texts import counted, told
+from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunFacts, RunMaterial
 
 __all__ = ["has_posterior", "run_checks"]
@@ -208,7 +208,7 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
     yield Check(
         "warning" if ece > _LARGE_ECE else "pass",
         "Calibration",
-        f"Confidence and accuracy differ by {told(ece)} on average over folds (ECE)"
+        f"Confidence and accuracy differ by {format_number(ece)} on average over folds (ECE)"
         + (": probabilities are not to be taken at their word." if ece > _LARGE_ECE else "."),
     )
 

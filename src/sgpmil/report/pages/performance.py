@@ -5,17 +5,30 @@ from collections.abc import Sequence
 
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
+from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, LesionRow
+from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, LocalisationRow
 from sgpmil.evaluation.metrics import SLIDE_METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.analysis import pooled_table
+from sgpmil.evaluation.uncertainty.analysis import UncertaintyRow, pooled_table
 from sgpmil.report.figures.confusion_figures import confusion_figure
 from sgpmil.report.figures.curves import reliability_figure, roc_figure
 from sgpmil.report.figures.precision_recall_figures import precision_recall_figure
-from sgpmil.report.pages.blocks import Block, Pictures, Prose, Section, Table
-from sgpmil.report.pages.images import plot_image
-from sgpmil.report.pages.number_texts import metric_name, told, told_range
+from sgpmil.report.figures.uncertainty_figures import (
+    correct_wrong_figure,
+    risk_coverage_figure,
+    set_figure,
+    temperature_figure,
+)
+from sgpmil.report.pages.blocks import Block, DataImage, Pictures, Prose, Section, Table, plot_image
+from sgpmil.report.pages.texts import counted, format_mean, format_number, format_range, metric_name
 
-__all__ = ["calibration_section", "error_section", "fold_section"]
+__all__ = [
+    "calibration_section",
+    "error_section",
+    "fold_section",
+    "localisation_section",
+    "uncertainty_section",
+]
 
 _SHOWN = ("auc", "balanced_accuracy", "average_precision", "f1", "ece", "nll")
 
@@ -79,7 +92,7 @@ def calibration_section(assessment: Assessment, tests: Sequence[PredictionTable]
     """
     parts = assessment.brier
     rows = tuple(
-        (fold.fold, *(told(getattr(part, name)) for name in _BRIER))
+        (fold.fold, *(format_number(getattr(part, name)) for name in _BRIER))
         for fold, part in zip(assessment.folds, parts, strict=True)
     )
     image = plot_image(
@@ -120,7 +133,7 @@ def _fold_table(assessment: Assessment) -> Table:
             (
                 "mean ± sd",
                 f"{total:,}",
-                *(f"{told(means[n].mean)} ± {told(means[n].sd)}" for n in _SHOWN),
+                *(f"{format_number(means[n].mean)} ± {format_number(means[n].sd)}" for n in _SHOWN),
             )
         )
     return Table(
@@ -132,9 +145,9 @@ def _fold_table(assessment: Assessment) -> Table:
 
 def _value(value: float, intervals: Intervals | None, name: str) -> str:
     if intervals is None or math.isnan(value):
-        return told(value)
+        return format_number(value)
     found = intervals.of(name)
-    return f"{told(value)}\n[{told_range(found.low, found.high)}]"
+    return f"{format_number(value)}\n[{format_range(found.low, found.high)}]"
 
 
 def _metric_table(assessment: Assessment) -> Table:
@@ -143,9 +156,9 @@ def _metric_table(assessment: Assessment) -> Table:
     rows = tuple(
         (
             metric_name(metric.name),
-            told(metric.mean),
-            *(() if single else (told(metric.sd), told(_least(metric.values)))),
-            *(() if single else (told(_most(metric.values)),)),
+            format_number(metric.mean),
+            *(() if single else (format_number(metric.sd), format_number(_least(metric.values)))),
+            *(() if single else (format_number(_most(metric.values)),)),
         )
         for metric in assessment.summary
         if metric.name in of_slides and not math.isnan(metric.mean)
@@ -174,8 +187,8 @@ def _recalls(assessment: Assessment) -> Table:
                 name,
                 f"{labelled:,}",
                 f"{right:,}",
-                told(right / labelled if labelled else math.nan),
-                told(right / called if called else math.nan),
+                format_number(right / labelled if labelled else math.nan),
+                format_number(right / called if called else math.nan),
             )
         )
     return Table(
@@ -183,3 +196,172 @@ def _recalls(assessment: Assessment) -> Table:
         tuple(rows),
         "Of each class: how many of its slides were found, and how many so called are of it.",
     )
+
+
+def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> Section:
+    """Tell whether uncertainty points at errors, and what validation slides make of it.
+
+    Args:
+        assessment: What was measured.
+        tests: Predictions of each fold's labelled test slides.
+    """
+    found = assessment.uncertainty
+    num_wrong = sum(fold.num_wrong for fold in found.folds)
+    num_slides = sum(fold.num_slides for fold in found.folds)
+    blocks: list[Block] = [
+        Prose(
+            f"{num_wrong} of {counted(num_slides, 'prediction')} are wrong. A useful uncertainty "
+            "is higher for these: error AUROC is the chance that a wrong prediction is less "
+            "certain than a right one (0.5 knows nothing). Compare every measure with “max "
+            "probability”, which needs no posterior."
+        ),
+        Table(
+            tuple(name.replace("\n", " ") for name in found.measure_header),
+            found.measure_grid,
+            "Whether each measure of uncertainty points at the errors.",
+        ),
+        Pictures(*_pooled(tests)),
+    ]
+    if found.calibration_rows:
+        several = len(found.folds) > 1
+        blocks += [
+            Pictures(*_calibrated(tests, assessment)),
+            Table(
+                ("", "Mean ± SD", "All folds together") if several else ("", "Value"),
+                tuple(_cells(row, several) for row in found.calibration_rows),
+                "What validation slides bring: calibrated confidence and prediction sets.",
+            ),
+        ]
+    else:
+        blocks.append(
+            Prose("There are no validation slides, so no temperature and no prediction sets.")
+        )
+    return Section("uncertainty", "Uncertainty", tuple(blocks))
+
+
+def _cells(row: UncertaintyRow, several: bool) -> tuple[str, ...]:
+    if not several:
+        return row.name, format_number(row.mean)
+    spread = "" if math.isnan(row.sd) else f" ± {format_number(row.sd)}"
+    return row.name, f"{format_number(row.mean)}{spread}", format_number(row.pooled)
+
+
+def _pooled(tests: Sequence[PredictionTable]) -> tuple[tuple[DataImage, ...], tuple[str, ...]]:
+    pooled = pooled_table(tests)
+    images = (
+        plot_image(
+            correct_wrong_figure(pooled), "Box plots of uncertainty, correct and wrong predictions."
+        ),
+        plot_image(risk_coverage_figure(pooled), "Risk–coverage curves."),
+    )
+    captions = (
+        "Uncertainty of correct and wrong predictions, with Welch's test; all folds together.",
+        "Errors that remain when the least certain slides are handed to a human. Lower is better; "
+        "the oracle refuses exactly the wrong ones.",
+    )
+    return images, captions
+
+
+def _calibrated(
+    tests: Sequence[PredictionTable], assessment: Assessment
+) -> tuple[tuple[DataImage, ...], tuple[str, ...]]:
+    found = assessment.uncertainty
+    images: list[DataImage] = []
+    captions: list[str] = []
+    scaled = [fold.scaled.temperature for fold in found.folds if fold.scaled is not None]
+    if len(scaled) == len(tests):
+        images.append(
+            plot_image(
+                temperature_figure(tests, scaled),
+                "Reliability before and after temperature scaling.",
+            )
+        )
+        captions.append("Temperature scaling, fitted on each fold's validation slides.")
+    if found.pooled_sets:
+        images.append(plot_image(set_figure(found.pooled_sets), "Coverage and size of sets."))
+        captions.append(
+            "Prediction sets: how often they hold the label, of all slides and of each class, and "
+            "how many classes they name."
+        )
+    return tuple(images), tuple(captions)
+
+
+def localisation_section(assessment: Assessment | None) -> Section:
+    """Tell how well the scores of patches find the positive ones.
+
+    Args:
+        assessment: What was measured; None where no slide has a label.
+    """
+    found = None if assessment is None else assessment.instances
+    if found is None:
+        missing = Prose(
+            "No patch has a label, so it cannot be measured whether the model looks at the right "
+            "places. Annotations label them: sgpmil report … --annotations FOLDER.",
+            "note",
+        )
+        return Section("localisation", "Localisation", (missing,))
+    groups: dict[tuple[str, str], list[LocalisationRow]] = {}
+    for row in found.localisation:
+        groups.setdefault((row.score, row.scope), []).append(row)
+    rows = tuple(
+        (
+            score,
+            scope.replace("_", " "),
+            *(format_mean([getattr(row, name) for row in own]) for name in LOCALISATION_METRICS),
+            f"{sum(row.num_instances for row in own):,}",
+        )
+        for (score, scope), own in groups.items()
+    )
+    blocks: list[Block] = [
+        Prose(
+            "How well attention and evidence rank positive patches above others, as means over "
+            "folds. “per slide” averages over positive slides with both kinds of patch; “pooled” "
+            "takes all patches together, those of negative slides included. Uniform and random "
+            "attention know nothing and are there to compare with."
+        ),
+        Table(
+            (
+                "Score",
+                "Scope",
+                *(metric.short_name for metric in LOCALISATION_METRICS.values()),
+                "Patches",
+            ),
+            rows,
+            "Localisation. Thresholds are chosen on validation slides.",
+            num_words=2,
+        ),
+    ]
+    if found.lesions:
+        blocks += _lesions(found.lesions)
+    notes = [row.note for row in found.localisation] + [row.note for row in found.lesions]
+    blocks += [Prose(note, "note") for note in dict.fromkeys(notes) if note]
+    return Section("localisation", "Localisation", tuple(blocks))
+
+
+def _lesions(rows: Sequence[LesionRow]) -> list[Block]:
+    groups: dict[str, list[LesionRow]] = {}
+    for row in rows:
+        if row.froc is not None:
+            groups.setdefault(row.score, []).append(row)
+    if not groups:
+        return []
+    cells = []
+    for score, own in groups.items():
+        curves = [row.froc for row in own if row.froc is not None]
+        at_rates = zip(*(curve.sensitivities for curve in curves), strict=True)
+        cells.append(
+            (
+                score,
+                *(format_mean(list(values)) for values in at_rates),
+                format_mean([curve.mean for curve in curves]),
+                f"{sum(curve.num_lesions for curve in curves if not math.isnan(curve.mean)):,}",
+            )
+        )
+    return [
+        Table(
+            ("Score", *(f"{rate:g} FP" for rate in FALSE_POSITIVE_RATES), "Mean", "Lesions"),
+            tuple(cells),
+            "Lesions found (FROC as of CAMELYON16): sensitivity at false positives a slide, means "
+            "over folds.",
+        )
+    ]

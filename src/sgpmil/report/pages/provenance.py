@@ -10,7 +10,7 @@ from typing import Any
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import resolve_settings
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
-from sgpmil.report.pages.number_texts import setting_text
+from sgpmil.report.pages.texts import setting_text
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
 from sgpmil.training.settings import default_training

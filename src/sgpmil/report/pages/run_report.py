@@ -1,69 +1,120 @@
 """A run becomes one page that carries everything within itself."""
 
+import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
+from sgpmil.errors import SettingsError
 from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, assess
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.report.pages.blocks import CheckList, KeyFigure, Prose, Section
+from sgpmil.explanation.run_explanation import ExplainOptions, explain
+from sgpmil.report.pages.blocks import Block, Check, CheckList, KeyFigure, Prose, Section, Table
 from sgpmil.report.pages.checks import has_posterior, run_checks
-from sgpmil.report.pages.localisation import localisation_section
-from sgpmil.report.pages.performance import calibration_section, error_section, fold_section
-from sgpmil.report.pages.prediction_sets import run_sets
-from sgpmil.report.pages.prototypes import prototype_section
+from sgpmil.report.pages.confidence import run_sets
+from sgpmil.report.pages.performance import (
+    calibration_section,
+    error_section,
+    fold_section,
+    localisation_section,
+    uncertainty_section,
+)
 from sgpmil.report.pages.provenance import (
     environment_section,
     reproduction_section,
     settings_section,
 )
 from sgpmil.report.pages.rendering import write_page
-from sgpmil.report.pages.shown_slides import slide_list_section, slides_section
-from sgpmil.report.pages.summary import data_section, key_figures, run_summary
-from sgpmil.report.pages.uncertainty import uncertainty_section
-from sgpmil.runs.material import RunMaterial, run_facts
+from sgpmil.report.pages.slides import prototype_section, slide_list_section, slides_section
+from sgpmil.report.pages.texts import counted, format_number, format_range, metric_name
+from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
 
-__all__ = ["ReportOptions", "RunReport", "run_report", "write_run_report"]
+__all__ = [
+    "ReportOptions",
+    "RunReport",
+    "data_section",
+    "key_figures",
+    "run_report",
+    "run_summary",
+    "write_run_report",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """How a run is reported.
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(MaterialOptions):
+    """Options of `write_report`.
 
     Args:
-        rounds: Rounds of the bootstrap; 0 leaves the intervals out.
-        coverage: Share of slides that prediction sets promise to cover.
-        min_coverage: Least share of a patch in annotated regions to be positive.
+        out: Page to write; RUN/report.html by default.
+        case: Slide to write a case report of (HTML and PDF); may be repeated.
+        cases: Case reports of no slide or of all slides.
+        bootstrap: Rounds of the confidence intervals, by patient; 0 for none.
+        coverage: Share of slides whose prediction sets should contain the label.
         seed: Seed of the bootstrap and of random attention.
-        num_slides: Most slides of each kind to show with maps.
-        cases: Slides that have a case report beside the page.
-        command: The command that makes the page.
+        overwrite: Replace an existing report.
     """
 
-    rounds: int = 1000
+    out: Path | None = None
+    case: tuple[str, ...] = ()
+    cases: Literal["none", "all"] = "none"
+    bootstrap: int = 1000
     coverage: float = 0.9
-    min_coverage: float = 0.5
     seed: int = 0
-    num_slides: int = 3
-    cases: frozenset[str] = frozenset()
-    command: str = ""
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        MaterialOptions.__post_init__(self)
+        if not 0 < self.coverage < 1:
+            raise SettingsError(f"Expected --coverage between 0 and 1, but got {self.coverage:g}.")
+        if self.bootstrap < 0:
+            raise SettingsError(f"Expected --bootstrap of at least 0, but got {self.bootstrap}.")
+
+    @property
+    def page(self) -> Path:
+        """The page to write."""
+        if self.out is not None:
+            return self.out
+        is_folder = self.run.is_dir()
+        name = "report.html" if is_folder else f"{self.run.stem}-report.html"
+        return (self.run if is_folder else self.run.parent) / name
+
+    @property
+    def command(self) -> str:
+        """The command that writes the same page again."""
+        words = ["sgpmil", "report", str(self.run)]
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in _REPEATED:
+            value = getattr(self, name)
+            if value != defaults[name]:
+                text = ",".join(value) if isinstance(value, tuple) else str(value)
+                words += [f"--{name.replace('_', '-')}", text]
+        return shlex.join([*words, "--overwrite"])
+
+
+_REPEATED = (
+    *("out", "slides", "annotations", "regions", "min_coverage", "mask_downsample"),
+    *("features", "nuclei", "mpp", "bootstrap", "coverage", "seed"),
+)
+"""Options that decide the content of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What the page of a run says.
+    """Content of the page of a run.
 
     Args:
         name: Name of the run.
-        model: Name of the model; empty where that is not known.
-        trained: When it was trained; empty where that is not known.
-        written: When the page was made.
+        model: Name of the model; empty where unknown.
+        trained: Date of the training; empty where unknown.
+        written: Date of the page.
         summary: The run in a paragraph.
-        figures: Numbers that are read first.
-        sections: The rest.
+        figures: Numbers at the top.
+        sections: Everything else.
     """
 
     name: str
@@ -86,37 +137,49 @@ class RunReport:
         )
 
 
-def run_report(material: RunMaterial, options: ReportOptions | None = None) -> RunReport:
-    """Gather everything that the page of a run says.
+def run_report(
+    options: ReportOptions,
+    material: RunMaterial | None = None,
+    *,
+    cases: frozenset[str] = frozenset(),
+    num_slides: int = 3,
+) -> RunReport:
+    """Gather the content of a run's page.
+
+    Prototypes and limits of colours are read from the run's explanation folder, where
+    ``sgpmil explain`` wrote them from the same predictions and settings.
 
     Args:
-        material: The run.
-        options: How to report it.
+        options: The run, its slides, and the measurements.
+        material: The run, where it is read already.
+        cases: Slides that have a case report beside the page.
+        num_slides: Most slides of each kind to show with maps.
 
     Raises:
         SgpmilError: The run cannot be measured: its classes differ between folds, or an option
-            is impossible. What single slides lack is said on the page instead.
+            is impossible. The page itself names what single slides lack.
     """
-    chosen = options or ReportOptions()
+    material = material or options.read_material()
     facts = run_facts(material)
     labelled = [fold for fold in material.folds if len(fold.test.labelled())]
     tests = [fold.test.labelled() for fold in labelled]
-    assessment = _assessment(material, chosen) if labelled else None
+    assessment = _assessment(material, options) if labelled else None
     checks = run_checks(material, facts, assessment)
     posterior = has_posterior(material)
-    sets = run_sets(material, chosen.coverage)
-    command = chosen.command or f"sgpmil report {shlex.quote(str(material.path))}"
+    sets = run_sets(material, options.coverage)
+    shared = {field.name: getattr(options, field.name) for field in fields(MaterialOptions)}
+    explanation = explain(ExplainOptions(**shared), material)
     sections = (
         Section("checks", "Checks", (checks,)),
         data_section(material, facts),
         *_measured(assessment, tests),
         localisation_section(assessment),
-        prototype_section(material),
-        slides_section(material, chosen.num_slides, chosen.cases),
-        slide_list_section(material, sets, posterior, chosen.cases),
+        prototype_section(explanation),
+        slides_section(explanation, num_slides, cases),
+        slide_list_section(material, sets, posterior),
         settings_section(material),
         environment_section(material),
-        reproduction_section(material, command),
+        reproduction_section(material, options.command),
     )
     return RunReport(
         name=material.path.resolve().name,
@@ -149,7 +212,7 @@ def _assessment(material: RunMaterial, options: ReportOptions) -> Assessment:
         [fold for fold in material.folds if len(fold.test.labelled())],
         material.sources.annotations,
         AssessmentOptions(
-            rounds=options.rounds,
+            rounds=options.bootstrap,
             coverage=options.coverage,
             seed=options.seed,
             instances=InstanceOptions(
@@ -175,3 +238,174 @@ def _measured(assessment: Assessment | None, tests: list[PredictionTable]) -> tu
         calibration_section(assessment, tests),
         uncertainty_section(assessment, tests),
     )
+
+
+_KEY = ("auc", "balanced_accuracy", "ece")
+
+
+def run_summary(
+    material: RunMaterial,
+    facts: RunFacts,
+    assessment: Assessment | None,
+    checks: tuple[Check, ...],
+) -> str:
+    """Tell the run in a paragraph, with its main numbers.
+
+    Args:
+        material: The run.
+        facts: What is known of its data.
+        assessment: What was measured; None where no slide has a label.
+        checks: What was looked at.
+    """
+    model = material.model or "The model"
+    slides = f"{counted(facts.num_slides, 'slide')} of {counted(facts.num_patients, 'patient')}"
+    sentences = []
+    if assessment is None:
+        sentences.append(
+            f"{model} predicted {slides}. None has a label, so nothing could be measured: shown "
+            "are the predictions, how sure the model is of them, and where it looked."
+        )
+    else:
+        num_folds = len(assessment.folds)
+        how = f"in {num_folds} folds" if num_folds > 1 else "on one test set"
+        sentences.append(f"{model} was tested {how} on {slides} ({_class_list(material, facts)}).")
+        sentences.append(_main_numbers(assessment))
+        wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
+        total = sum(fold.num_slides for fold in assessment.uncertainty.folds)
+        are = "is" if total == 1 else "are"
+        sentences.append(f"{total - wrong} of {counted(total, 'prediction')} {are} right.")
+        sentences += _uncertainty_sentences(assessment)
+    warnings = sum(check.mark == "warning" for check in checks)
+    if warnings:
+        ask = "asks" if warnings == 1 else "ask"
+        sentences.append(f"{counted(warnings, 'check')} below {ask} to be looked into first.")
+    else:
+        sentences.append("No check below found anything amiss.")
+    return " ".join(sentences)
+
+
+def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
+    """Give the numbers that are read first.
+
+    Args:
+        assessment: What was measured.
+    """
+    figures = []
+    for metric in assessment.summary:
+        if metric.name in _KEY:
+            figures.append(
+                KeyFigure(
+                    metric_name(metric.name),
+                    format_number(metric.mean),
+                    _spread(assessment, metric.name),
+                )
+            )
+    wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
+    total = sum(fold.num_slides for fold in assessment.uncertainty.folds)
+    figures.append(KeyFigure("Right predictions", f"{total - wrong} of {total}", "all folds"))
+    return tuple(figures)
+
+
+def data_section(material: RunMaterial, facts: RunFacts) -> Section:
+    """Tell slides, patients, classes, bags and folds.
+
+    Args:
+        material: The run.
+        facts: What is known of its data.
+    """
+    rows = [
+        ("Test slides", f"{facts.num_slides:,}"),
+        ("Patients", f"{facts.num_patients:,}"),
+        *(
+            (f"Class {name}", f"{count:,}")
+            for name, count in zip(material.class_names, facts.class_counts, strict=True)
+        ),
+    ]
+    if facts.num_unlabelled:
+        rows.append(("Without a label", f"{facts.num_unlabelled:,}"))
+    if facts.bag_sizes:
+        sizes = sorted(facts.bag_sizes)
+        middle = (
+            sizes[len(sizes) // 2]
+            if len(sizes) % 2
+            else ((sizes[len(sizes) // 2 - 1] + sizes[len(sizes) // 2]) / 2)
+        )
+        rows.append(("Patches a slide", f"{sizes[0]:,} to {sizes[-1]:,}, median {middle:,.0f}"))
+        rows.append(("Patches in all", f"{sum(sizes):,}"))
+    if facts.encoders:
+        rows.append(("Patch encoder", ", ".join(facts.encoders)))
+    if material.bags is not None:
+        rows.append(("Features a patch", f"{material.bags.feature_dim:,}"))
+    rows.append(("Slide images given", f"{len(material.sources.files):,}"))
+    blocks: list[Block] = [Table(("", ""), tuple(rows), "What was tested.", num_words=2)]
+    if facts.splits:
+        blocks.append(_fold_sizes(material, facts))
+    return Section("data", "Data", tuple(blocks))
+
+
+def _fold_sizes(material: RunMaterial, facts: RunFacts) -> Table:
+    done = {fold.name for fold in material.folds}
+    rows = tuple(
+        (
+            fold.name,
+            "done" if fold.name in done else "NOT DONE",
+            f"{len(fold.train):,}",
+            f"{len(fold.val):,}",
+            f"{len(fold.test):,}",
+        )
+        for fold in facts.splits
+    )
+    header = ("Fold", "", "Training", "Validation", "Test")
+    return Table(header, rows, "Slides of each fold.", num_words=2)
+
+
+def _class_list(material: RunMaterial, facts: RunFacts) -> str:
+    pairs = zip(material.class_names, facts.class_counts, strict=True)
+    return ", ".join(f"{count:,} {name}" for name, count in pairs)
+
+
+def _main_numbers(assessment: Assessment) -> str:
+    means = {metric.name: metric for metric in assessment.summary}
+    parts = [
+        f"{METRICS[key].name} is {format_number(means[key].mean)} ({_spread(assessment, key)})"
+        for key in ("auc", "balanced_accuracy")
+    ]
+    return f"The {parts[0]}, {parts[1]}."
+
+
+def _spread(assessment: Assessment, name: str) -> str:
+    metric = next(metric for metric in assessment.summary if metric.name == name)
+    known = [one.of(name) for one in assessment.intervals if one is not None]
+    ends = [(one.low, one.high) for one in known if not math.isnan(one.low)]
+    level = next((one.level for one in assessment.intervals if one is not None), 0.95)
+    if len(assessment.folds) == 1:
+        return f"{level:.0%} interval {format_range(*ends[0])}" if ends else "no interval"
+    text = (
+        f"mean of {len(metric.values) - metric.num_undefined} folds, SD {format_number(metric.sd)}"
+    )
+    if ends:
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        text += f"; {level:.0%} intervals of the folds within {format_range(low, high)}"
+    return text
+
+
+def _uncertainty_sentences(assessment: Assessment) -> list[str]:
+    sentences = []
+    areas = {
+        one.measure: one.error_auroc
+        for one in assessment.uncertainty.pooled
+        if not math.isnan(one.error_auroc)
+    }
+    if "entropy" in areas:
+        sentences.append(
+            f"Wrong predictions are less certain than right ones {areas['entropy']:.0%} of the "
+            "time (entropy)."
+        )
+    sets = assessment.uncertainty.pooled_sets
+    if sets:
+        first = sets[0]
+        sentences.append(
+            f"Prediction sets that promise {first.nominal:.0%} hold the label of "
+            f"{first.coverage:.1%} of test slides, with {first.mean_size:.2f} classes on average."
+        )
+    return sentences

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from sgpmil.report.figures.canvas import new_figure
-from sgpmil.report.pages.images import photo_image, pixels_image, plot_image
+from sgpmil.report.pages.blocks import photo_image, pixels_image, plot_image
 
 
 def content(image, kind):

@@ -4,8 +4,10 @@ import numpy as np
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable
-from sgpmil.report.pages.slide_choice import choose_slides
-from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.explanation.slide_choice import example_slides
+from sgpmil.runs.material import RunMaterial
+from tests.evaluation.tables import random_scores
 
 
 def run(tmp_path, *folds):
@@ -15,9 +17,7 @@ def run(tmp_path, *folds):
             Prediction.from_samples(name, name, label, np.array([[1 - p, p]]))
             for name, label, p in rows
         )
-        made.append(
-            MaterialFold(str(number), PredictionTable(predictions, ClassTarget(("n", "t"))))
-        )
+        made.append(TestedFold(str(number), PredictionTable(predictions, ClassTarget(("n", "t")))))
     return RunMaterial(tmp_path, tuple(made))
 
 
@@ -36,17 +36,17 @@ ROWS = [
 
 
 def test_kinds_of_slides(tmp_path):
-    found = choose_slides(run(tmp_path, ROWS), 2)
+    found = example_slides(run(tmp_path, ROWS), 2)
     assert names(found.best) == ["righter n", "right t"]  # one a class
-    assert names(choose_slides(run(tmp_path, ROWS), 9).best) == ["righter n", "right t"]
-    assert names(choose_slides(run(tmp_path, ROWS), 1).best) == ["righter n", "right t"]
+    assert names(example_slides(run(tmp_path, ROWS), 9).best) == ["righter n", "right t"]
+    assert names(example_slides(run(tmp_path, ROWS), 1).best) == ["righter n", "right t"]
     assert names(found.worst) == ["very wrong", "wrong"]
     assert names(found.uncertain) == ["torn", "wrong"]
 
 
 def test_a_slide_of_several_folds_is_shown_once_as_its_extreme(tmp_path):
     second = [("torn", 0, 0.02), ("wrong", 1, 0.01)]
-    found = choose_slides(run(tmp_path, ROWS, second), 3)
+    found = example_slides(run(tmp_path, ROWS, second), 3)
     assert names(found.worst) == ["wrong", "very wrong"]
     assert found.worst[0].fold.name == "1"
     assert names(found.uncertain).count("torn") == 1
@@ -54,16 +54,16 @@ def test_a_slide_of_several_folds_is_shown_once_as_its_extreme(tmp_path):
 
 
 def test_without_labels_the_surest_are_shown(tmp_path):
-    found = choose_slides(run(tmp_path, [(name, None, p) for name, _, p in ROWS]), 2)
+    found = example_slides(run(tmp_path, [(name, None, p) for name, _, p in ROWS]), 2)
     assert names(found.best) == ["righter n", "right t"]
     assert found.worst == ()
 
 
-def test_of_equally_sure_slides_the_one_with_more_patches(tmp_path, run_material):
-    scores = run_material.folds[0].test.predictions[0].instances
+def test_of_equally_sure_slides_the_one_with_more_patches(tmp_path):
+    scores = random_scores(40, 2)
     material = run(tmp_path, [("small", 1, 0.991), ("large", 1, 0.989)])
     fold = material.folds[0]
     small, large = fold.test.predictions
     table = PredictionTable((small, replace(large, instances=scores)), ClassTarget(("n", "t")))
-    found = choose_slides(replace(material, folds=(replace(fold, test=table),)), 1)
+    found = example_slides(replace(material, folds=(replace(fold, test=table),)), 1)
     assert names(found.best) == ["large"]

@@ -3,36 +3,39 @@
 ::
 
     explanation/
-      explanation.json                    what it was made of, and how
+      explanation.json                    settings, and a digest of the predictions
       slides.csv                          the test slides, the least certain first
+      limits.json                         limits of the colours that all maps share
       maps/<slide>.png                    attention and evidence, with their deviations
       patches/<slide>.png, <slide>.csv    the patches to look at
       comparison/<slide>.png              several models on one slide
-      prototypes/fold-<k>/                prototypes.png, prototypes.csv, label-map-<slide>.png
+      prototypes/fold-<k>/                prototypes.npz (the data), prototypes.csv,
+                                          prototypes.png, label-map-<slide>.png
       geojson/, tables/, tiff/, tiatoolbox/   files for other programs
 
-Every file is whole or absent, so that an explanation that was stopped is gone on with by asking
-for it again.
+Every file is whole or absent: a stopped explanation resumes where it left off.
 """
 
 import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.explanation.map_layers import MapLimits
 
 __all__ = ["ExplanationFolder", "ExportKind", "open_explanation", "predictions_digest"]
 
 ExportKind = Literal["geojson", "csv", "parquet", "tiff", "tiatoolbox"]
-"""Files for other programs: QuPath's tiles, tables, maps of numbers, TIAToolbox's overlay."""
+"""Files for other programs: tiles of QuPath, tables, maps of numbers, overlay of TIAToolbox."""
 
 _RECORD = "explanation.json"
+_LIMITS = "limits.json"
 _PARTS = (
     *("maps", "patches", "comparison", "prototypes"),
     *("geojson", "tables", "tiff", "tiatoolbox"),
@@ -48,7 +51,7 @@ _EXPORTS: dict[ExportKind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExplanationFolder:
-    """Where the files of an explanation lie.
+    """Places of the files of an explanation.
 
     Args:
         path: The folder.
@@ -79,6 +82,10 @@ class ExplanationFolder:
         place = self.path / "prototypes" / f"fold-{fold}"
         return place / "prototypes.png", place / "prototypes.csv"
 
+    def prototype_data(self, fold: str) -> Path:
+        """Prototypes of a fold's model as data (see `read_prototypes`)."""
+        return self.path / "prototypes" / f"fold-{fold}" / "prototypes.npz"
+
     def label_map(self, fold: str, slide_id: str) -> Path:
         """Map of the prototypes on a slide."""
         return self.path / "prototypes" / f"fold-{fold}" / f"label-map-{slide_id}.png"
@@ -88,16 +95,31 @@ class ExplanationFolder:
         folder, suffix = _EXPORTS[kind]
         return self.path / folder / f"{name}{suffix}"
 
+    def read_record(self) -> dict[str, Any] | None:
+        """Read the settings of the explanation that lies here; None where none can be read."""
+        return _read_json(self.path / _RECORD)
+
+    def read_limits(self) -> MapLimits | None:
+        """Read the limits of the colours; None where none can be read."""
+        try:
+            return MapLimits(**(_read_json(self.path / _LIMITS) or {}))
+        except TypeError:
+            return None
+
+    def write_limits(self, limits: MapLimits) -> None:
+        """Write the limits of the colours."""
+        write_text(self.path / _LIMITS, json.dumps(asdict(limits), indent=2) + "\n")
+
 
 def open_explanation(
     path: Path, settings: Mapping[str, Any], *, overwrite: bool = False
 ) -> ExplanationFolder:
-    """Start an explanation, or go on with one of the same settings.
+    """Start an explanation, or resume one of the same settings.
 
     Args:
         path: Its folder.
         settings: Everything that decides what its files hold, as JSON values.
-        overwrite: Replace an explanation of other settings, and make all files anew.
+        overwrite: Replace an explanation of other settings, and write all files again.
 
     Raises:
         ExplanationError: The folder is a file or holds something else, or an explanation of other
@@ -113,6 +135,7 @@ def open_explanation(
                 "else. Name another with --out."
             )
         if overwrite:
+            (path / _LIMITS).unlink(missing_ok=True)
             for part in _PARTS:
                 shutil.rmtree(path / part, ignore_errors=True)
         else:
@@ -122,7 +145,7 @@ def open_explanation(
 
 
 def predictions_digest(tables: Iterable[PredictionTable]) -> str:
-    """Give a digest that changes with the predictions of a run.
+    """Compute a digest that changes with the predictions of a run.
 
     Args:
         tables: Predictions of each fold.
@@ -144,6 +167,14 @@ def predictions_digest(tables: Iterable[PredictionTable]) -> str:
             ):
                 digest.update(b"" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _refuse_others(path: Path, wanted: Mapping[str, Any]) -> None:

@@ -3,13 +3,12 @@ import math
 import pytest
 
 from sgpmil.evaluation.metrics import METRICS
-from sgpmil.report.pages.number_texts import (
+from sgpmil.report.pages.texts import (
+    format_mean,
+    format_number,
+    format_range,
     metric_name,
     setting_text,
-    told,
-    told_mean,
-    told_p,
-    told_range,
 )
 
 
@@ -18,15 +17,14 @@ from sgpmil.report.pages.number_texts import (
     [(0.9996, "1.000"), (-0.0004, "0.000"), (-0.0006, "−0.001"), (math.nan, "–"), (math.inf, "∞")],
 )
 def test_numbers(value, text):
-    assert told(value) == text
+    assert format_number(value) == text
 
 
-def test_ranges_means_and_p():
-    assert told_range(0.1, 0.25, 2) == "0.10–0.25"
-    assert told_range(math.nan, 0.2) == "–"
-    assert told_mean([0.5, math.nan, 1.0]) == "0.750"
-    assert told_mean([math.nan]) == "–"
-    assert (told_p(0.0009), told_p(0.0011)) == ("< 0.001", "0.001")
+def test_ranges_and_means():
+    assert format_range(0.1, 0.25, 2) == "0.10–0.25"
+    assert format_range(math.nan, 0.2) == "–"
+    assert format_mean([0.5, math.nan, 1.0]) == "0.750"
+    assert format_mean([math.nan]) == "–"
 
 
 def test_every_metric_has_a_name_of_its_own():

@@ -12,7 +12,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 import tifffile
 
 from sgpmil.errors import ExplanationError
-from sgpmil.report.explanations.run_explanation import ExplanationSettings, explain_run
+from sgpmil.explanation import ExplainOptions
+from sgpmil.report import write_explanation
 from sgpmil.runs.material import read_material
 from sgpmil.slides.annotations import open_annotations
 from tests.report.explained_run import (
@@ -32,8 +33,8 @@ class Progress:
     def __init__(self):
         self.counted = []
 
-    def begin(self, text, num_slides):
-        self.counted.append([text, num_slides, 0])
+    def begin(self, text, total):
+        self.counted.append([text, total, 0])
 
     def advance(self):
         self.counted[-1][2] += 1
@@ -67,18 +68,10 @@ def bare(place):
     return read_material(place / "sgpmil", annotations=open_annotations(place / "drawn"))
 
 
-def explain(material, out, *, overwrite=False, beside=None, inputs=None, **settings):
+def explain(material, out, **options):
     progress = Progress()
-    done = explain_run(
-        material,
-        out,
-        ExplanationSettings(**settings),
-        progress,
-        beside=beside,
-        inputs=inputs,
-        overwrite=overwrite,
-    )
-    return done, progress
+    chosen = ExplainOptions(run=material.path, out=out, **options)
+    return write_explanation(chosen, material, progress), progress
 
 
 def files(out):
@@ -92,14 +85,18 @@ def rows_of(path):
 
 def test_everything_once(place, material, tmp_path):
     out = tmp_path / "out"
-    beside = {"abmil": read_material(place / "abmil")}
     kinds = ("geojson", "csv", "parquet", "tiff", "tiatoolbox")
     done, progress = explain(
-        material, out, beside=beside, only=SLIDES[1:3], exports=kinds, prototypes="kernel"
+        material,
+        out,
+        beside=(place / "abmil",),
+        only=SLIDES[1:3],
+        export=kinds,
+        prototypes="kernel",
     )
-    assert [outcome.status for outcome in done.outcomes] == ["done", "done"]
+    assert [slide.status for slide in done.slides] == ["done", "done"]
     folds = {SLIDES[1]: "0", SLIDES[2]: "1"}
-    expected = {"explanation.json", "slides.csv"}
+    expected = {"explanation.json", "limits.json", "slides.csv"}
     for slide, fold in folds.items():
         expected |= {
             f"maps/{slide}.png",
@@ -108,6 +105,7 @@ def test_everything_once(place, material, tmp_path):
             f"comparison/{slide}.png",
             f"prototypes/fold-{fold}/prototypes.png",
             f"prototypes/fold-{fold}/prototypes.csv",
+            f"prototypes/fold-{fold}/prototypes.npz",
             f"prototypes/fold-{fold}/label-map-{slide}.png",
             f"geojson/{slide}.geojson",
             f"tables/{slide}.csv",
@@ -144,9 +142,9 @@ def test_geojson_is_counted_from_what_the_viewer_takes_as_origin(bare, tmp_path)
     explain(
         bare,
         tmp_path,
-        prototypes=None,
+        prototypes="none",
         only=SLIDES[:1],
-        exports=("geojson",),
+        export=("geojson",),
         geojson_origin=(10, -20),
     )
     features = json.loads((tmp_path / "geojson" / f"{SLIDES[0]}.geojson").read_text())["features"]
@@ -156,7 +154,7 @@ def test_geojson_is_counted_from_what_the_viewer_takes_as_origin(bare, tmp_path)
 
 
 def test_slides_are_listed_the_least_certain_first(bare, tmp_path):
-    explain(bare, tmp_path, prototypes=None, only=SLIDES[:1])
+    explain(bare, tmp_path, prototypes="none", only=SLIDES[:1])
     rows = rows_of(tmp_path / "slides.csv")
     assert {row["slide_id"] for row in rows} == set(SLIDES)
     entropies = [float(row["entropy"]) for row in rows]
@@ -176,39 +174,39 @@ def test_slides_are_listed_the_least_certain_first(bare, tmp_path):
 
 
 def test_the_most_uncertain_are_taken(bare, tmp_path):
-    done, _ = explain(bare, tmp_path, prototypes=None, most=2)
+    done, _ = explain(bare, tmp_path, prototypes="none", most=2)
     least = [row["slide_id"] for row in rows_of(tmp_path / "slides.csv")][:2]
-    assert {outcome.slide_id for outcome in done.outcomes} == set(least)
+    assert {slide.slide_id for slide in done.slides} == set(least)
     assert {path.stem for path in (tmp_path / "maps").iterdir()} == set(least)
 
 
 def test_it_goes_on_where_it_stopped(bare, tmp_path):
-    first, _ = explain(bare, tmp_path, only=SLIDES[2:3], exports=("csv",))
+    first, _ = explain(bare, tmp_path, only=SLIDES[2:3], export=("csv",))
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     lost = tmp_path / "maps" / f"{SLIDES[2]}.png"
     lost.unlink()
-    again, progress = explain(bare, tmp_path, only=SLIDES[2:4], exports=("csv",))
-    assert Counter(o.status for o in again.outcomes) == {"done": 2}
-    assert {o.slide_id: o.written for o in again.outcomes}[SLIDES[2]] == 1
+    again, progress = explain(bare, tmp_path, only=SLIDES[2:4], export=("csv",))
+    assert Counter(o.status for o in again.slides) == {"done": 2}
+    assert {o.slide_id: o.written for o in again.slides}[SLIDES[2]] == 1
     for path, when in written.items():
         if path != lost and path.name != "prototypes.png":
             assert path.stat().st_mtime_ns == when
-    kept, progress = explain(bare, tmp_path, only=SLIDES[2:4], exports=("csv",))
-    assert [o.status for o in kept.outcomes] == ["kept", "kept"]
+    kept, progress = explain(bare, tmp_path, only=SLIDES[2:4], export=("csv",))
+    assert [o.status for o in kept.slides] == ["kept", "kept"]
     assert [text for text, *_ in progress.counted] == ["Slides of fold 1"]  # no prototypes anew
     assert first.folder == kept.folder
 
 
 def test_other_settings_are_refused_and_replaced_when_asked(bare, tmp_path):
-    explain(bare, tmp_path, prototypes=None, only=SLIDES[3:])
+    explain(bare, tmp_path, prototypes="none", only=SLIDES[3:])
     before = (tmp_path / "maps" / f"{SLIDES[3]}.png").read_bytes()
-    for changed in ({"scale": "rank"}, {"class_name": "normal"}, {"inputs": {"mpp": 0.25}}):
+    for changed in ({"scale": "rank"}, {"class_name": "normal"}, {"mpp": 0.25}):
         with pytest.raises(ExplanationError, match="other settings"):
-            explain(bare, tmp_path, **{"prototypes": None, "only": SLIDES[3:], **changed})
+            explain(bare, tmp_path, **{"prototypes": "none", "only": SLIDES[3:], **changed})
     other = replace(bare, folds=bare.folds[1:])
     with pytest.raises(ExplanationError, match="the run has changed"):
-        explain(other, tmp_path, prototypes=None, only=SLIDES[3:])
-    explain(bare, tmp_path, prototypes=None, only=SLIDES[3:], scale="rank", overwrite=True)
+        explain(other, tmp_path, prototypes="none", only=SLIDES[3:])
+    explain(bare, tmp_path, prototypes="none", only=SLIDES[3:], scale="rank", overwrite=True)
     assert (tmp_path / "maps" / f"{SLIDES[3]}.png").read_bytes() != before
 
 
@@ -218,9 +216,9 @@ def test_a_damaged_slide_does_not_stop_the_others(place, material, tmp_path):
     damaged.write_bytes(whole[: len(whole) // 2])
     sources = replace(material.sources, files={**material.sources.files, SLIDES[0]: damaged})
     done, _ = explain(
-        replace(material, sources=sources), tmp_path / "out", prototypes=None, only=SLIDES[:2]
+        replace(material, sources=sources), tmp_path / "out", prototypes="none", only=SLIDES[:2]
     )
-    found = {outcome.slide_id: outcome for outcome in done.outcomes}
+    found = {slide.slide_id: slide for slide in done.slides}
     assert found[SLIDES[1]].status == "done"
     assert found[SLIDES[0]].status == "failed"
     assert str(damaged) in found[SLIDES[0]].reason
@@ -238,8 +236,8 @@ def test_scores_that_are_no_numbers_spoil_one_slide_alone(bare, tmp_path):
     )
     test = replace(bare.folds[1].test, predictions=(bad, *others))
     spoilt = replace(bare, folds=(bare.folds[0], replace(bare.folds[1], test=test)))
-    done, _ = explain(spoilt, tmp_path, prototypes=None, folds=("1",))
-    found = {outcome.slide_id: outcome for outcome in done.outcomes}
+    done, _ = explain(spoilt, tmp_path, prototypes="none", fold=("1",))
+    found = {slide.slide_id: slide for slide in done.slides}
     assert "finite" in found[first.slide_id].reason
     assert found[others[0].slide_id].status == "done"
 
@@ -251,7 +249,7 @@ def test_damaged_embeddings_count_in_no_prototype_and_are_named(bare, tmp_path):
     whole = (features / f"{SLIDES[2]}.h5").read_bytes()
     (features / f"{SLIDES[2]}.h5").write_bytes(whole[: len(whole) // 2])
     done, _ = explain(found, tmp_path / "out", only=(SLIDES[0], SLIDES[2]))
-    assert [outcome.status for outcome in done.outcomes] == ["done"] * 2
+    assert [slide.status for slide in done.slides] == ["done"] * 2
     missing, damaged = done.notes
     assert missing.startswith("1 slides have no embeddings")
     assert f"'{SLIDES[1]}'" in missing
@@ -282,11 +280,12 @@ def test_without_coordinates_there_are_no_maps(bare, tmp_path):
         return replace(fold, test=replace(fold.test, predictions=predictions))
 
     lost = replace(bare, folds=tuple(nowhere(fold) for fold in bare.folds))
-    done, _ = explain(lost, tmp_path, only=SLIDES[:1], prototypes=None, exports=("csv",))
-    assert done.outcomes[0].status == "done"
+    done, _ = explain(lost, tmp_path, only=SLIDES[:1], prototypes="none", export=("csv",))
+    assert done.slides[0].status == "done"
     assert "no maps" in done.notes[0]
     assert files(tmp_path) == {
         "explanation.json",
+        "limits.json",
         "slides.csv",
         f"patches/{SLIDES[0]}.png",
         f"patches/{SLIDES[0]}.csv",
@@ -296,7 +295,7 @@ def test_without_coordinates_there_are_no_maps(bare, tmp_path):
 def test_a_slide_that_two_folds_tested_has_files_of_each(bare, tmp_path):
     twice = replace(bare.folds[1], test=bare.folds[0].test)
     both = replace(bare, folds=(bare.folds[0], twice))
-    explain(both, tmp_path, prototypes=None, only=SLIDES[:1])
+    explain(both, tmp_path, prototypes="none", only=SLIDES[:1])
     names = {path.name for path in (tmp_path / "maps").iterdir()}
     assert names == {f"{SLIDES[0]}.fold-0.png", f"{SLIDES[0]}.fold-1.png"}
 
@@ -305,7 +304,7 @@ def test_what_is_not_there_is_refused(bare, tmp_path):
     with pytest.raises(ExplanationError, match="'s9'"):
         explain(bare, tmp_path, only=("s9",))
     with pytest.raises(ExplanationError, match="among 0, 1"):
-        explain(bare, tmp_path, folds=("7",))
+        explain(bare, tmp_path, fold=("7",))
     with pytest.raises(ExplanationError, match="among normal, tumour"):
         explain(bare, tmp_path, class_name="cancer")
     without = [

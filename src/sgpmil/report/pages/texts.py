@@ -1,4 +1,4 @@
-"""How numbers, metrics and settings are written on a page."""
+"""Numbers, metrics and settings as text."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,24 @@ from typing import Any
 
 from sgpmil.evaluation.metrics import METRICS
 
-__all__ = ["counted", "metric_name", "setting_text", "told", "told_mean", "told_p", "told_range"]
+__all__ = [
+    "counted",
+    "format_mean",
+    "format_number",
+    "format_range",
+    "metric_name",
+    "setting_text",
+]
 
 _DASH = "–"
 
 
-def told(value: float, digits: int = 3) -> str:
+def format_number(value: float, digits: int = 3) -> str:
     """Write a number; a dash where it is undefined.
 
     Example:
-        >>> told(0.12345), told(-2.0, 1), told(-1e-9), told(float("nan"))
-        ('0.123', '−2.0', '0.000', '–')
+        >>> format_number(0.12345), format_number(-2.0, 1), format_number(float("nan"))
+        ('0.123', '−2.0', '–')
     """
     if math.isnan(value):
         return _DASH
@@ -25,22 +32,17 @@ def told(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # never −0.000
 
 
-def told_range(low: float, high: float, digits: int = 3) -> str:
+def format_range(low: float, high: float, digits: int = 3) -> str:
     """Write an interval; a dash where it is undefined."""
     if math.isnan(low) or math.isnan(high):
         return _DASH
-    return f"{told(low, digits)}–{told(high, digits)}"
+    return f"{format_number(low, digits)}–{format_number(high, digits)}"
 
 
-def told_mean(values: Sequence[float], digits: int = 3) -> str:
+def format_mean(values: Sequence[float], digits: int = 3) -> str:
     """Write the mean of the values that are defined; a dash without any."""
     defined = [value for value in values if not math.isnan(value)]
-    return told(math.fsum(defined) / len(defined), digits) if defined else _DASH
-
-
-def told_p(p: float) -> str:
-    """Write a p-value."""
-    return "< 0.001" if p < 0.001 else told(p)
+    return format_number(math.fsum(defined) / len(defined), digits) if defined else _DASH
 
 
 def counted(number: int, one: str, several: str = "") -> str:

@@ -4,7 +4,7 @@ import pytest
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
-from sgpmil.explanation.explanation_folder import open_explanation, predictions_digest
+from sgpmil.explanation.folder import open_explanation, predictions_digest
 
 
 def test_it_is_gone_on_with_only_as_it_began(tmp_path):

@@ -3,15 +3,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import RunFolderError
 from sgpmil.evaluation import Prediction, PredictionTable
-from sgpmil.report.pages.case_page import write_case
-from sgpmil.report.pages.case_pdf import case_figure, write_case_pdf
+from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.report.pages.case_page import case_page, write_case
 from sgpmil.report.pages.case_report import CaseReports
-from sgpmil.runs.material import MaterialFold, RunMaterial
+from sgpmil.report.pages.pdf import write_pdf
+from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
 
 from .reported_run import NASTY, ReadPage, material, prediction, table
@@ -31,7 +33,7 @@ def many_classes(tmp_path):
             for i in range(4)
         ),
     ]
-    fold = MaterialFold("0", PredictionTable(tuple(rows), ClassTarget(classes)))
+    fold = TestedFold("0", PredictionTable(tuple(rows), ClassTarget(classes)))
     again = [replace(fold, name=f"long fold name {k}") for k in range(6)]
     path = tmp_path / ("a very long name of a run " * 8)
     description = {"folds": [], "settings": {"model": "sgpmil"}, "created": "2026-01-01"}
@@ -49,7 +51,7 @@ def kinds(tmp_path, run_material):
     scores = tall[0].instances
     stretched = replace(scores, coords=scores.coords * np.array([[1, 12]]))
     tall = [replace(tall[0], instances=stretched)]
-    fold = MaterialFold(
+    fold = TestedFold(
         "0",
         PredictionTable(tuple(tall), ClassTarget(("normal", "tumour"))),
         table([f"v{i}" for i in range(20)], 5),
@@ -57,28 +59,51 @@ def kinds(tmp_path, run_material):
     yield CaseReports(RunMaterial(tmp_path, (fold,))).of(NASTY)
 
 
+class Placed:
+    """The lines and pictures of a sheet with the boxes they take, read back from the file."""
+
+    def __init__(self, sheet):
+        self.width, self.height = (float(side) for side in sheet.mediabox[2:])
+        self.boxes = []
+        sheet.extract_text(visitor_text=self.add_text, visitor_operand_before=self.add_picture)
+
+    def add_text(self, text, cm, tm, font, size):
+        if not text.strip():
+            return
+        x, y = tm[4], tm[5]
+        name = "bold" if "Bold" in str(font["/BaseFont"]) else "normal"
+        face = FontProperties(family="DejaVu Sans", weight=name, size=size)
+        width, _, _ = text_to_path.get_text_width_height_descent(text.rstrip(), face, ismath=False)
+        # Of the letters' height, without what few of them reach.
+        self.boxes.append((text.strip(), (x, y, x + width, y + 0.6 * size)))
+
+    def add_picture(self, operator, operands, cm, tm):
+        if operator == b"Do":
+            width, _, _, height, x, y = cm
+            self.boxes.append((str(operands[0]), (x, y, x + width, y + height)))
+
+
 def test_everything_is_on_the_sheet_and_nothing_on_anything_else(tmp_path, run_material):
-    for case in kinds(tmp_path, run_material):
-        figure = case_figure(case)
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        page = figure.bbox
-        boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in figure.texts]
-        panels = [("axes", axes.get_window_extent(renderer)) for axes in figure.axes]
-        for text, box in boxes + panels:
-            assert page.x0 <= box.x0 < box.x1 <= page.x1, (case.slide_id, text)
-            assert page.y0 <= box.y0 < box.y1 <= page.y1, (case.slide_id, text)
-        everything = [*boxes, *panels]
-        for i, (first, a) in enumerate(everything):
-            for second, b in everything[i + 1 :]:
-                wide = min(a.x1, b.x1) - max(a.x0, b.x0)
-                high = min(a.y1, b.y1) - max(a.y0, b.y0)
-                # Boxes of lines hold the room of letters that reach up or down.
-                assert wide <= 1 or high <= 2.5, (case.slide_id, first, second)
+    pypdf = pytest.importorskip("pypdf", reason="pip install 'sgpmil[dev]'")
+    for number, case in enumerate(kinds(tmp_path, run_material)):
+        path = tmp_path / f"{number}.pdf"
+        write_pdf(path, case_page(case))
+        for sheet in pypdf.PdfReader(path).pages:
+            placed = Placed(sheet)
+            assert len(placed.boxes) > 5
+            for text, (left, low, right, high) in placed.boxes:
+                assert 20 <= left < right <= placed.width - 20, (case.slide_id, text)
+                assert 20 <= low < high <= placed.height - 20, (case.slide_id, text)
+            for i, (first, a) in enumerate(placed.boxes):
+                for second, b in placed.boxes[i + 1 :]:
+                    wide = min(a[2], b[2]) - max(a[0], b[0])
+                    tall = min(a[3], b[3]) - max(a[1], b[1])
+                    assert wide <= 1 or tall <= 0.5, (case.slide_id, first, second)
 
 
 def test_the_pdf_is_one_page_of_a4_with_letters_that_can_be_read(tmp_path, run_material):
     path = tmp_path / "case.pdf"
-    write_case_pdf(path, CaseReports(run_material).of("f0 s02"))
+    write_pdf(path, case_page(CaseReports(run_material).of("f0 s02")))
     content = path.read_bytes()
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", content)) == 1
     (box,) = re.findall(rb"/MediaBox\s*\[([^\]]*)\]", content)
@@ -91,7 +116,7 @@ def test_the_text_of_the_pdf_can_be_extracted(tmp_path, run_material):
     pypdf = pytest.importorskip("pypdf", reason="pip install 'sgpmil[dev]'")
     for number, case in enumerate(kinds(tmp_path, run_material)):
         path = tmp_path / f"{number}.pdf"
-        write_case_pdf(path, case)
+        write_pdf(path, case_page(case))
         reader = pypdf.PdfReader(path)
         assert len(reader.pages) == 1
         text = re.sub(r"\s+", "", reader.pages[0].extract_text())

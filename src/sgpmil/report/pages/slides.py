@@ -1,0 +1,332 @@
+"""Sections of the page about slides: examples with maps, the list of all, prototypes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from matplotlib.figure import Figure
+
+from sgpmil.bags.tables import listed
+from sgpmil.errors import SgpmilError, SlideError
+from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.explanation.prototypes import PrototypeExplanation
+from sgpmil.explanation.run_explanation import Explanation
+from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
+from sgpmil.report.figures.map_figures import attention_map_figure
+from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
+from sgpmil.report.pages.blocks import (
+    Block,
+    DataImage,
+    Pictures,
+    Prose,
+    Section,
+    SlideCard,
+    Table,
+    photo_image,
+)
+from sgpmil.report.pages.case_page import case_name
+from sgpmil.report.pages.confidence import SlideSet
+from sgpmil.report.pages.texts import counted, format_number
+from sgpmil.runs.material import RunMaterial
+from sgpmil.slides.reading import Slide
+
+__all__ = ["prototype_section", "slide_list_section", "slides_section"]
+
+_LONGEST = 900
+"""Longer side of a slide's picture in the page, in pixels."""
+_LISTED = 12
+"""Prototypes in the table."""
+
+_KINDS = {
+    "best": (
+        "Right and surest",
+        "The right prediction with the largest probability, for each class.",
+    ),
+    "worst": (
+        "Wrong and surest",
+        "The wrong predictions with the largest probability: errors that the model is sure of.",
+    ),
+    "uncertain": (
+        "Least certain",
+        "The slides of the largest entropy: a human should look at these first.",
+    ),
+}
+
+
+def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -> Section:
+    """Show the best, the worst and the least certain slides with their maps.
+
+    Args:
+        explanation: Explanation of the run.
+        most: Most slides that are wrong, and most that are uncertain.
+        cases: Slides that have a case report beside the page.
+    """
+    material = explanation.material
+    chosen = example_slides(material, most)
+    blocks: list[Block] = []
+    if len(material.class_names) == 2:
+        # One class for all, so that a colour means the same on every map.
+        name = material.class_names[1]
+        blocks.append(Prose(f"Evidence is for “{name}” on every map, whatever the prediction."))
+    above: dict[str, str] = {}
+    for kind, (title, text) in _KINDS.items():
+        slides: Sequence[ChosenSlide] = getattr(chosen, kind)
+        if kind == "best" and not any(one.prediction.label is not None for one in slides):
+            title, text = "Surest", "The surest slide of each predicted class; labels are unknown."
+        blocks.append(Prose(title, "heading"))
+        if not slides:
+            blocks.append(Prose("There is none.", "note"))
+            continue
+        blocks.append(Prose(text + (_missing(slides, material) if kind == "best" else "")))
+        for one in slides:
+            if one.slide_id in above:
+                image, missing = None, f"Its maps are above, under “{above[one.slide_id]}”."
+            else:
+                image, missing = _draw(explanation, one)
+            blocks.append(_card(one, material, cases, image, missing))
+            above.setdefault(one.slide_id, title)
+    return Section("slides", "Slides and what the model saw", tuple(blocks))
+
+
+def _missing(slides: Sequence[ChosenSlide], material: RunMaterial) -> str:
+    """Name the classes of which no slide is right, or predicted."""
+    shown = {one.prediction.predicted_class for one in slides}
+    absent = [name for c, name in enumerate(material.class_names) if c not in shown]
+    return f" There is none of {listed(absent)}." if absent else ""
+
+
+def slide_list_section(
+    material: RunMaterial,
+    sets: Mapping[str, Sequence[SlideSet]],
+    has_posterior: bool,
+) -> Section:
+    """List every test slide, the least certain first.
+
+    Args:
+        material: The run.
+        sets: Prediction sets of each fold's test slides.
+        has_posterior: Whether the model estimates its own uncertainty.
+    """
+    names = material.class_names
+    rows: list[tuple[float, tuple[str, ...]]] = []
+    for fold in material.folds:
+        for prediction, own in zip(fold.test.predictions, sets[fold.name], strict=True):
+            label = "–" if prediction.label is None else names[prediction.label]
+            predicted = prediction.predicted_class
+            verdict = (
+                "–"
+                if prediction.label is None
+                else ("right" if predicted == prediction.label else "WRONG")
+            )
+            row = (
+                prediction.slide_id,
+                fold.name,
+                label,
+                names[predicted],
+                verdict,
+                "–" if own.names is None else " | ".join(own.names),
+                format_number(float(prediction.probs[predicted])),
+                format_number(float(prediction.std[predicted])) if has_posterior else "–",
+                format_number(prediction.entropy),
+                format_number(prediction.mutual_information) if has_posterior else "–",
+            )
+            rows.append((prediction.entropy, row))
+    rows.sort(key=lambda pair: -pair[0])
+    table = Table(
+        (
+            "Slide",
+            "Fold",
+            "Label",
+            "Predicted",
+            "",
+            "Prediction set",
+            "Probability",
+            "SD",
+            "Entropy",
+            "Mutual information",
+        ),
+        tuple(row for _, row in rows),
+        "All test slides, the least certain first. Entropy and mutual information in nats.",
+        num_words=6,
+        is_long=True,
+    )
+    return Section("all-slides", "All slides", (table,))
+
+
+def _draw(explanation: Explanation, one: ChosenSlide) -> tuple[DataImage | None, str]:
+    """Draw the maps of a slide, and name what is missing of them."""
+    scores = one.prediction.instances
+    if scores is None:
+        return None, "There are no scores of patches, so there is no map."
+    if scores.coords is None:
+        return None, "The patches have no coordinates, so there is no map."
+    slide = explanation.slide(one, longest=_LONGEST)
+    picture, problem = None, ""
+    try:
+        picture = slide.picture
+    except SgpmilError as error:
+        problem = f"The slide is not shown: {error}"
+    try:
+        figure = attention_map_figure(
+            slide.scores,
+            slide.title,
+            slide.class_index,
+            slide.class_name,
+            picture,
+            limits=slide.limits,
+        )
+    except SgpmilError as error:
+        return None, f"There is no map: {error}"
+    alt = (
+        f"Maps of {slide.slide_id}: attention, its standard deviation and the evidence for "
+        f"{slide.class_name}, as far as the model gives them."
+    )
+    return photo_image(figure, alt), problem
+
+
+def _card(
+    one: ChosenSlide,
+    material: RunMaterial,
+    cases: frozenset[str],
+    image: DataImage | None,
+    missing: str,
+) -> SlideCard:
+    p, names = one.prediction, material.class_names
+    label = "label unknown" if p.label is None else f"label {names[p.label]}"
+    link = ""
+    if p.slide_id in cases:
+        link = quote(str(Path("cases") / f"{case_name(p.slide_id)}.html"))
+    return SlideCard(
+        slide_id=p.slide_id,
+        headline=f"{names[p.predicted_class]} {p.probability_text(p.predicted_class)}, {label}",
+        facts=f"fold {one.fold.name}; entropy {format_number(p.entropy)} nats, of which "
+        f"{format_number(p.mutual_information)} in the model",
+        image=image,
+        missing=missing,
+        case_link=link,
+    )
+
+
+def prototype_section(explanation: Explanation) -> Section:
+    """Show the prototypes of the first fold.
+
+    Every fold has its own inducing points, which cannot be matched with another's.
+
+    Args:
+        explanation: Explanation of the run.
+    """
+    material = explanation.material
+    fold = material.folds[0]
+    known = len(explanation.notes)
+    found = explanation.prototypes(fold.name)
+    if found is None:
+        reasons = explanation.notes[known:] or ["There are no prototypes to show."]
+        return Section("prototypes", "Prototypes", (Prose(reasons[0], "note"),))
+    sheet, damaged = _sheet(material, found)
+    blocks: list[Block] = [
+        Prose(
+            "The attention of this model is a Gaussian process with inducing points. Each can be "
+            "read as a prototype: every patch belongs to the prototype that it is most similar to "
+            f"({found.measure} similarity, in the space of the attention). These are the "
+            f"prototypes of fold {fold.name} on its {counted(len(found.slides), 'test slide')}; "
+            "other folds have their own. "
+            f"{len(found.used)} of {len(found.prototypes)} have patches; {found.unused} have "
+            "none, which is usual."
+        ),
+        Pictures(
+            (photo_image(sheet, "The most used prototypes with their most similar patches."),),
+            ("The most used prototypes: the most similar patches of each, and its numbers.",),
+        ),
+        *(Prose(text, "warning") for text in (*found.missing, damaged) if text),
+        *_label_map(explanation, fold, found),
+        _prototype_table(found),
+    ]
+    return Section("prototypes", "Prototypes", tuple(blocks))
+
+
+def _sheet(material: RunMaterial, explanation: PrototypeExplanation) -> tuple[Figure, str]:
+    """Draw the sheet; slides that turn out damaged are shown by their names."""
+    problems: dict[str, str] = {}
+    opened: list[str] = []
+
+    def open_slide(slide_id: str) -> Slide | None:
+        if slide_id in problems:
+            return None
+        opened.append(slide_id)
+        return material.sources.open(slide_id)
+
+    while True:
+        try:
+            figure = prototype_sheet(explanation, open_slide)
+        except SlideError as error:
+            problems[opened[-1]] = str(error)
+        else:
+            return figure, " ".join(problems.values())
+
+
+def _label_map(
+    explanation: Explanation, fold: TestedFold, found: PrototypeExplanation
+) -> list[Block]:
+    """Draw the prototypes on the slide that is surest to be of the last class."""
+    placed = [
+        p
+        for p in fold.test.predictions
+        if p.instances is not None and p.instances.coords is not None and p.slide_id in found.slides
+    ]
+    shown = max(placed, key=lambda p: float(p.probs[-1]), default=None)
+    if shown is None:
+        return []
+    chosen = ChosenSlide(fold, shown, shown.slide_id)
+    slide = explanation.slide(chosen, longest=_LONGEST)
+    picture, problem = None, ""
+    try:
+        picture = slide.picture
+    except SgpmilError as error:
+        problem = str(error)
+    try:
+        figure = label_map_figure(slide.scores, found.slides[slide.slide_id], found, picture)
+    except SgpmilError as error:
+        return [Prose(str(error), "note")]
+    image = photo_image(figure, f"Prototypes of the patches of {slide.slide_id}.")
+    caption = (
+        f"Each patch of {slide.slide_id} in the colour of its prototype; the colours are those of "
+        "the sheet."
+    )
+    return [Pictures((image,), (caption,)), *([Prose(problem, "warning")] if problem else [])]
+
+
+def _prototype_table(explanation: PrototypeExplanation) -> Table:
+    total = max(1, explanation.num_patches)
+    has_labels = any(p.num_labelled for p in explanation.prototypes)
+    rows = tuple(
+        (
+            str(p.index),
+            f"{p.num_patches:,}",
+            f"{p.num_patches / total:.1%}",
+            f"{p.num_slides:,}",
+            *((_share(p.cancer_share(10)),) if has_labels else ()),
+            format_number(p.relative_attention, 2),
+            f"{p.own_contribution:+.2g}".replace("-", "−"),
+            format_number(p.logit_at, 2) + " ± " + format_number(p.logit_at_sd, 2),
+        )
+        for p in explanation.used[:_LISTED]
+    )
+    return Table(
+        (
+            "Prototype",
+            "Patches",
+            "Share",
+            "Slides",
+            *(("Positive patches",) if has_labels else ()),
+            "Attention × mean",
+            "Part in the logit",
+            "Logit at the point",
+        ),
+        rows,
+        f"The {len(rows)} most used prototypes.",
+    )
+
+
+def _share(share: float) -> str:
+    return "–" if math.isnan(share) else f"{share:.0%}"
