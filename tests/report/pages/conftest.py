@@ -21,5 +21,6 @@ def run_material(run_path):
 def run_page(run_path, run_material):
     """The page of a run with everything: written once, looked at from many sides."""
     path = run_path.parent / "page" / "report.html"
-    write_run_report(path, run_report(run_material, ReportOptions(rounds=50, num_slides=2)))
+    options = ReportOptions(run=run_material.path, bootstrap=50)
+    write_run_report(path, run_report(options, run_material, num_slides=2))
     return path

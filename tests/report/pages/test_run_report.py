@@ -16,12 +16,17 @@ from .reported_run import NASTY, ReadPage, material
 
 pytestmark = pytest.mark.slow
 
-QUICK = ReportOptions(bootstrap=0, num_slides=1)
+QUICK = {"bootstrap": 0}
+
+
+def report_of(found, **options):
+    chosen = ReportOptions(run=found.path, **options)
+    return run_report(chosen, found, num_slides=1 if options == QUICK else 3)
 
 
 def page_of(tmp_path, found, options=QUICK):
     path = tmp_path / "report.html"
-    write_run_report(path, run_report(found, options))
+    write_run_report(path, report_of(found, **options))
     return ReadPage(path.read_text(encoding="utf-8"))
 
 
@@ -141,7 +146,7 @@ def test_names_are_escaped_and_no_formulas(tmp_path):
     names = [["a", "b", NASTY, *(f"s{i}" for i in range(9))]]  # the third is predicted wrong
     found = material(num_folds=1, names=names, path=tmp_path / NASTY)
     text_path = tmp_path / "out" / "report.html"
-    write_run_report(text_path, run_report(found, QUICK))
+    write_run_report(text_path, report_of(found, **QUICK))
     text = text_path.read_text(encoding="utf-8")
     page = ReadPage(text)
     assert page.problems == []
@@ -226,7 +231,7 @@ def test_scores_that_are_not_finite_do_not_stop_the_rest(tmp_path, value):
 
 
 def test_nothing_is_replaced_unasked_or_by_halves(tmp_path, monkeypatch):
-    found = run_report(material(path=tmp_path, num_folds=1), QUICK)
+    found = report_of(material(path=tmp_path, num_folds=1), **QUICK)
     path = tmp_path / "report.html"
     path.write_text("before")
     with pytest.raises(RunFolderError, match=r"exists already\. Replace it with --overwrite"):
@@ -256,7 +261,7 @@ def test_a_template_that_lacks_something_is_an_error():
 def test_a_hundred_slides_take_less_than_20_mb(tmp_path):
     found = material(path=tmp_path, num_folds=5, num_slides=20)
     path = tmp_path / "report.html"
-    write_run_report(path, run_report(found, ReportOptions(bootstrap=100)))
+    write_run_report(path, report_of(found, bootstrap=100))
     page = ReadPage(path.read_text(encoding="utf-8"))
     (rows,) = (t for caption, t in page.tables.items() if (caption or "").startswith("All test"))
     assert len(rows) == 101

@@ -32,7 +32,7 @@ from sgpmil.report.pages.provenance import (
 from sgpmil.report.pages.rendering import write_page
 from sgpmil.report.pages.slides import prototype_section, slide_list_section, slides_section
 from sgpmil.report.pages.texts import counted, format_number, format_range, metric_name
-from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
+from sgpmil.runs.material import MaterialOptions, RunFacts, RunMaterial, run_facts
 
 __all__ = [
     "ReportOptions",
