@@ -1,4 +1,4 @@
-"""The errors a user can cause.
+"""Errors that a user can cause.
 
 Each message is one sentence: what was expected, what was found, where, and what to do. The
 command line prints it without a traceback and exits with code 2.
@@ -53,7 +53,7 @@ class CheckpointError(SgpmilError):
 
 
 class TrainingError(SgpmilError):
-    """Training could not go on."""
+    """Training cannot continue."""
 
 
 class PredictionError(SgpmilError):
@@ -61,7 +61,7 @@ class PredictionError(SgpmilError):
 
 
 class SlideError(SgpmilError):
-    """A slide file is unreadable, or does not say what is needed of it."""
+    """A slide file is unreadable, or lacks information that is needed."""
 
 
 class EncoderError(SgpmilError):
@@ -77,7 +77,7 @@ class AnnotationError(SgpmilError):
 
 
 class ExplanationError(SgpmilError):
-    """What is asked to be explained is not there, or not of this model."""
+    """A slide, class or score to explain is missing, or not of this model."""
 
 
 class RunFolderError(SgpmilError):

@@ -1,4 +1,4 @@
-"""The named tensor dimensions of the package.
+"""Named tensor dimensions of the package.
 
 Every tensor argument and result is annotated with these letters (through jaxtyping, checked
 in the tests only):
@@ -7,12 +7,12 @@ in the tests only):
 ``N``       instances of one bag
 ``T``       instances of all bags of a batch, packed end to end
 ``B``       bags of a batch
-``D``       features of an instance, as the encoder gives them
+``D``       features of an instance, as the encoder computes them
 ``H``       hidden features of an instance, as the model pools them
 ``G``       inputs of the Gaussian process
 ``M``       inducing points
 ``S``       samples of the attention's posterior
-``C``       classes
+``C``       outputs of a model, one a class
 ==========  =====================================================
 """
 
