@@ -4,8 +4,9 @@ Every bag is read, one at a time. What is wrong with it is noted, not raised.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -98,21 +99,13 @@ class Inspection:
         return not any(faults) and len(self.feature_dims) == 1 and len(self.class_counts) != 1
 
 
-@dataclass(slots=True)
-class _Findings:
-    usable: list[tuple[str, BagHeader]] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    non_finite: list[str] = field(default_factory=list)
-    unreadable: list[UnreadableSlide] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """One slide as it was found: its header and whether all of it is finite."""
+class _Slide:
+    """A slide of the folder; `read` returns its header and whether its features are finite."""
 
     slide_id: str
     bag_format: str | None
-    look: Callable[[], tuple[BagHeader, bool]]
+    read: Callable[[], tuple[BagHeader, bool]]
 
 
 def inspect_folder(
@@ -133,13 +126,26 @@ def inspect_folder(
     """
     slides, stored_labels = _slides(folder)
     labels = labels if labels is not None else stored_labels
-    findings = _Findings()
+    usable: list[tuple[str, BagHeader]] = []
+    empty: list[str] = []
+    non_finite: list[str] = []
+    unreadable: list[UnreadableSlide] = []
     for slide in slides:
-        _note(slide, findings)
+        try:
+            header, is_finite = slide.read()
+        except BagError as error:
+            unreadable.append(UnreadableSlide(slide.slide_id, str(error)))
+        else:
+            if header.num_instances == 0:
+                empty.append(slide.slide_id)
+            elif is_finite:
+                usable.append((slide.slide_id, header))
+            else:
+                non_finite.append(slide.slide_id)
         if on_bag is not None:
             on_bag(slide.slide_id)
     names = [slide.slide_id for slide in slides]
-    headers = [header for _, header in findings.usable]
+    headers = [header for _, header in usable]
     return Inspection(
         folder=folder,
         formats=tuple(sorted({s.bag_format for s in slides if s.bag_format is not None})),
@@ -154,58 +160,36 @@ def inspect_folder(
         missing=_without(() if labels is None else labels.slide_ids, names),
         unlabelled=() if labels is None else _without(names, labels.slide_ids),
         duplicates=tuple(name for name, count in Counter(names).items() if count > 1),
-        empty=tuple(findings.empty),
-        unreadable=tuple(findings.unreadable),
-        non_finite=tuple(findings.non_finite),
+        empty=tuple(empty),
+        unreadable=tuple(unreadable),
+        non_finite=tuple(non_finite),
         has_coords=bool(headers) and all(h.has_coords for h in headers),
         has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
-        class_counts=_class_counts({slide_id for slide_id, _ in findings.usable}, labels),
+        class_counts=_class_counts({slide_id for slide_id, _ in usable}, labels),
     )
 
 
-def _slides(folder: Path) -> tuple[list[_Look], LabelTable | None]:
+def _slides(folder: Path) -> tuple[list[_Slide], LabelTable | None]:
     if is_store(folder):
         dataset, kind = PackedStore.open(folder).dataset(), "packed store"
     elif is_packed_npz(folder):
         dataset, kind = read_packed_npz(folder), "packed npz"
     else:
-        return list(_look_at_files(find_bag_files(folder))), None
-    table = dataset.label_table()
-    return list(_look_at_source(dataset.source, kind)), table if len(table) else None
+        files = find_bag_files(folder)
+        return [_Slide(f.slide_id, f.format, partial(_read_file, f)) for f in files], None
+    table, source = dataset.label_table(), dataset.source
+    slides = [_Slide(s, kind, partial(_read_stored, source, s)) for s in source.slide_ids]
+    return slides, table if len(table) else None
 
 
-def _look_at_files(files: Sequence[BagFile]) -> Iterator[_Look]:
-    for file in files:
-
-        def look(file: BagFile = file) -> tuple[BagHeader, bool]:
-            raw = read_raw(file.path, file.format)
-            return peek_bag(file.path, file.format), bool(torch.isfinite(raw.features).all())
-
-        yield _Look(file.slide_id, file.format, look)
+def _read_file(file: BagFile) -> tuple[BagHeader, bool]:
+    raw = read_raw(file.path, file.format)
+    return peek_bag(file.path, file.format), bool(torch.isfinite(raw.features).all())
 
 
-def _look_at_source(source: BagSource, kind: str) -> Iterator[_Look]:
-    for slide_id in source.slide_ids:
-
-        def look(slide_id: str = slide_id) -> tuple[BagHeader, bool]:
-            source.read(slide_id)
-            return source.header(slide_id), True
-
-        yield _Look(slide_id, kind, look)
-
-
-def _note(slide: _Look, findings: _Findings) -> None:
-    try:
-        header, is_finite = slide.look()
-    except BagError as error:
-        findings.unreadable.append(UnreadableSlide(slide.slide_id, str(error)))
-        return
-    if header.num_instances == 0:
-        findings.empty.append(slide.slide_id)
-    elif not is_finite:
-        findings.non_finite.append(slide.slide_id)
-    else:
-        findings.usable.append((slide.slide_id, header))
+def _read_stored(source: BagSource, slide_id: str) -> tuple[BagHeader, bool]:
+    source.read(slide_id)
+    return source.header(slide_id), True
 
 
 def _instance_counts(counts: Sequence[int]) -> InstanceCounts:

@@ -128,7 +128,7 @@ class LabelTable:
 
     @property
     def target(self) -> Target:
-        """What the labels are: classes, in the order of `class_order`."""
+        """Target of the labels: classes, in the order of `class_order`."""
         return ClassTarget.of(self.labels)
 
     def row(self, slide_id: str) -> LabelRow:

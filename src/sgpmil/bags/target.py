@@ -34,7 +34,7 @@ _ABSENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Target(ABC):
-    """What is predicted for a slide.
+    """The quantity that is predicted for a slide.
 
     Args:
         names: Name of each output of a model; none where labels are unknown.
