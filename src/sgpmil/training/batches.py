@@ -104,14 +104,14 @@ def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatc
         device: Where they go.
     """
     if isinstance(batches.dataset.source, DeviceSource):
-        # Nothing is read; what is computed belongs on this thread's stream.
+        # Nothing is read, and packing is computed on this thread's stream.
         for number in range(len(batches)):
             yield batches[number].to(device, non_blocking=True)
         return
     copied: list[torch.cuda.Event] = []
 
     def read(number: int) -> BagBatch:
-        # A reader's memory is used again: what was in it must have been copied by then.
+        # A reader uses its memory again: the batch that was in it must have been copied by then.
         if copied and batches.reader is not None and number >= batches.reader.num_buffers:
             copied[number - batches.reader.num_buffers].synchronize()
         return batches[number]

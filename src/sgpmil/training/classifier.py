@@ -92,7 +92,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predictions(self, bags: Sequence[Any]) -> PredictionTable:
-        """Predict bags with everything the model says of them.
+        """Predict bags with uncertainty and instance scores.
 
         Raises:
             NotFittedError: `fit` was not called.

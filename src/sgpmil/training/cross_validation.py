@@ -167,7 +167,7 @@ def cross_validate(
         "data_fingerprint": bags.fingerprint(),
         "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
     }
-    # So is whatever else would keep a fold from being trained: a run that is replaced is gone.
+    # So are folds that cannot be trained: replacing a run deletes it.
     for fold in folds:
         if fold.name in selected:
             network = untrained_model(
@@ -179,146 +179,116 @@ def cross_validate(
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(name, bags)
-    work = _Folds(
-        bags=bags,
-        folds=tuple(folds),
-        selected=frozenset(selected),
-        name=name,
-        model=model,
-        model_settings=model_settings,
-        settings=settings,
-        network=network,
-        run=None if run is None else Path(run),
-        resume=resume,
-        folds_at_once=folds_at_once,
-        progress=progress,
-        callbacks=callbacks,
-        loggers=loggers,
-    )
+    path = None if run is None else Path(run)
 
-    def create(path: Path) -> Run:
-        return Run.create(path, folds, description, data=data, resume=resume, overwrite=overwrite)
-
-    fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
-    with termination_interrupts():
-        result: CrossValidation = fabric.launch(partial(work.train, create=create))
-    return result
-
-
-@dataclass(frozen=True)
-class _Folds:
-    """The folds of a cross-validation, in one of the processes that train them."""
-
-    bags: BagDataset
-    folds: tuple[Fold, ...]
-    selected: frozenset[str]
-    name: str
-    model: ModelLike
-    model_settings: Mapping[str, Any] | None
-    settings: TrainingSettings
-    network: MILModel
-    run: Path | None
-    resume: bool
-    folds_at_once: int | None
-    progress: bool
-    callbacks: Sequence[Callback]
-    loggers: Sequence[Logger]
-
-    def train(self, fabric: Fabric, create: Callable[[Path], Run]) -> CrossValidation:
-        """Train and test every fold; the first process writes the run."""
-        bags = _near(self.bags, fabric.device)
+    def train_folds(fabric: Fabric) -> CrossValidation:
+        """Train and test the folds in one of the processes; the first one writes the run."""
+        is_first = fabric.is_global_zero
+        near = _near(bags, fabric.device)
         with ExitStack() as stack:
-            run = None
-            if self.run is not None and fabric.is_global_zero:
-                stack.enter_context(run_lock(self.run))
-                run = create(self.run)
+            opened = None
+            if path is not None and is_first:
+                stack.enter_context(run_lock(path))
+                opened = Run.create(
+                    path, folds, description, data=data, resume=resume, overwrite=overwrite
+                )
             fabric.barrier()
-            if self.run is not None and not fabric.is_global_zero:
-                run = Run.open(self.run)
-            done = {f.name for f in self.folds if run is not None and run.folds[f.name].is_done}
+            if path is not None and not is_first:
+                opened = Run.open(path)
+            on_disk = {} if opened is None else dict(opened.folds)
+            done = {fold.name for fold in on_disk.values() if fold.is_done}
             fabric.barrier()  # before another fold can be done
-            bars = stack.enter_context(
-                progress_bars("epochs", show=self.progress and fabric.is_global_zero)
-            )
-            wanted = [fold for fold in self.folds if fold.name in self.selected | done]
+            bars = stack.enter_context(progress_bars("epochs", show=progress and is_first))
+            wanted = [fold for fold in folds if fold.name in selected | done]
 
             def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
                 fold = wanted[number]
-                on_disk = None if run is None else run.folds[fold.name]
-                text = f"{self.name}, fold {fold.name} ({number + 1} of {len(wanted)})"
-                with bars.bar(text, self.settings.epochs) as bar:
-                    predictions = (
-                        on_disk.load(with_validation=False).test
-                        if on_disk is not None and fold.name in done
-                        else self._train_fold(fabric, bags, fold, on_disk, bar)
-                    )
+                text = f"{name}, fold {fold.name} ({number + 1} of {len(wanted)})"
+                with bars.bar(text, settings.epochs) as bar:
+                    if fold.name in done:
+                        predictions = on_disk[fold.name].load(with_validation=False).test
+                    else:
+                        predictions = _train_fold(
+                            fabric,
+                            near,
+                            fold,
+                            on_disk.get(fold.name),
+                            bar,
+                            settings,
+                            model=model,
+                            model_settings=model_settings,
+                            resume=resume,
+                            callbacks=callbacks,
+                            loggers=[_FoldLogger(logger, fold.name) for logger in loggers],
+                        )
                     metrics = evaluate(predictions, fold.name)
                     bar.say(_fold_line(metrics, fold.name in done))
                 return predictions, metrics
 
-            at_once = self.folds_at_once or default_folds_at_once(
-                self.network, self.settings, bags, fabric.device
-            )
-            # Predictions too, while others are trained: then they are so however many are at once.
+            at_once = folds_at_once or default_folds_at_once(network, settings, near, fabric.device)
+            # Predictions too, while others are trained: so they are the same however many are.
             stack.enter_context(deterministic())
             results = take_turns(
                 [partial(tested, i) for i in range(len(wanted))],
                 at_once if fabric.world_size == 1 else 1,
                 fabric.device,
-                on_stop=lambda: bars.say("Stopping: what is being written is finished first."),
+                on_stop=lambda: bars.say("Stopping after the files that are being written."),
             )
             tables, metrics = zip(*results, strict=True)
-            if run is not None and fabric.is_global_zero:
-                write_metrics(run.metrics_path, metrics)
-        return CrossValidation(tuple(metrics), tuple(tables), self.run)
+            if opened is not None and is_first:
+                write_metrics(opened.metrics_path, metrics)
+        return CrossValidation(tuple(metrics), tuple(tables), path)
 
-    def _train_fold(
-        self,
-        fabric: Fabric,
-        bags: BagDataset,
-        fold: Fold,
-        on_disk: RunFold | None,
-        bar: ProgressBar,
-    ) -> PredictionTable:
-        settings = self.settings
-        fitted = fit_fold(
-            fabric,
-            bags.subset(fold.train),
-            bags.subset(fold.val) if fold.val else None,
-            model=self.model,
-            model_settings=self.model_settings,
-            settings=settings,
-            folder=None if on_disk is None else on_disk.path,
-            resume=self.resume,
-            on_epoch=_show_epochs(bar),
-            callbacks=self.callbacks,
-            loggers=[_FoldLogger(logger, fold.name) for logger in self.loggers],
+    fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
+    with termination_interrupts():
+        result: CrossValidation = fabric.launch(train_folds)
+    return result
+
+
+def _train_fold(
+    fabric: Fabric,
+    bags: BagDataset,
+    fold: Fold,
+    on_disk: RunFold | None,
+    bar: ProgressBar,
+    settings: TrainingSettings,
+    **options: Any,
+) -> PredictionTable:
+    """Train a fold and predict its test set; the options are those of `fit_fold`."""
+    fitted = fit_fold(
+        fabric,
+        bags.subset(fold.train),
+        bags.subset(fold.val) if fold.val else None,
+        settings=settings,
+        folder=None if on_disk is None else on_disk.path,
+        on_epoch=_show_epochs(bar),
+        **options,
+    )
+    bar.finish("testing")
+    if settings.select == "best":
+        bar.say(
+            f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
+            if fold.val
+            else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
+            "last predicts"
         )
-        bar.finish("testing")
-        if settings.select == "best":
-            bar.say(
-                f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
-                if fold.val
-                else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
-                "last predicts"
-            )
 
-        def predicted(slides: Sequence[str]) -> PredictionTable:
-            return predict(
-                fitted,
-                bags.subset(slides),
-                device=fabric.device,
-                precision=settings.precision,
-                on_bag=lambda _: yield_turn(),
-            )
+    def predicted(slides: Sequence[str]) -> PredictionTable:
+        return predict(
+            fitted,
+            bags.subset(slides),
+            device=fabric.device,
+            precision=settings.precision,
+            on_bag=lambda _: yield_turn(),
+        )
 
-        test = predicted(fold.test)
-        if on_disk is not None and fabric.is_global_zero:
-            # Thresholds, temperatures and prediction sets are fitted on the validation slides.
-            validation = predicted(fold.val) if fold.val else None
-            with release_turn():
-                on_disk.write(test, validation)
-        return test
+    test = predicted(fold.test)
+    if on_disk is not None and fabric.is_global_zero:
+        # Thresholds, temperatures and prediction sets are fitted on the validation slides.
+        validation = predicted(fold.val) if fold.val else None
+        with release_turn():
+            on_disk.write(test, validation)
+    return test
 
 
 @dataclass(frozen=True)

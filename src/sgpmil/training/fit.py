@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,24 +87,21 @@ def fit(
     """
     settings = resolve_training(model, training)
     fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
-
-    def train_here(fabric: Fabric) -> MILModel:
-        return fit_fold(
-            fabric,
-            train,
-            val,
-            model=model,
-            model_settings=model_settings,
-            settings=settings,
-            folder=None if folder is None else Path(folder),
-            resume=resume,
-            on_epoch=on_epoch,
-            callbacks=callbacks,
-            loggers=loggers,
-        )
-
+    work = partial(
+        fit_fold,
+        train=train,
+        val=val,
+        model=model,
+        model_settings=model_settings,
+        settings=settings,
+        folder=None if folder is None else Path(folder),
+        resume=resume,
+        on_epoch=on_epoch,
+        callbacks=callbacks,
+        loggers=loggers,
+    )
     with termination_interrupts():
-        fitted: MILModel = fabric.launch(train_here)
+        fitted: MILModel = fabric.launch(work)
     return fitted
 
 

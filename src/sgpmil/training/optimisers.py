@@ -1,4 +1,4 @@
-r"""The optimisers by name, and Lookahead around RAdam.
+r"""Optimisers by name, and Lookahead around RAdam.
 
 Lookahead (Zhang et al., 2019) keeps slow weights $\phi$, at first those of the model. The inner
 optimiser, here RAdam (Liu et al., 2020), moves the model's weights $\theta$; after every $k$ of
@@ -102,8 +102,8 @@ class LookaheadRAdam(torch.optim.RAdam):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step with RAdam, and after every k-th step with the slow weights."""
         everything = [p for group in self.param_groups for p in group["params"]]
-        # The weights before the first step are the first slow weights. They may join the state
-        # only after it: RAdam takes a parameter with any state for one it has begun with.
+        # The weights before the first step are the first slow weights. They join the state only
+        # after it: RAdam skips its initialisation for a parameter that has any state.
         first = {p: p.detach().clone() for p in everything if not self._has_begun(p)}
         result = super().step(closure)
         moved = [p for p in everything if self._has_begun(p)]  # the others had no gradient yet
@@ -119,6 +119,6 @@ class LookaheadRAdam(torch.optim.RAdam):
         return result
 
     def _has_begun(self, parameter: Tensor) -> bool:
-        """Say whether there was a step; a state of zeros is that before the first."""
+        """Return whether there was a step; before the first, the state is empty or zero."""
         state = self.state.get(parameter) or {"step": 0}
         return int(state["step"]) > 0

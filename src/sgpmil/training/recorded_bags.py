@@ -1,10 +1,10 @@
-"""Epochs of single bags whose passes were recorded once and are replayed.
+"""Passes of single bags that a GPU records once as CUDA graphs and replays.
 
-For models whose arithmetic depends on how large a bag is (landmarks, squares of tokens, pairs of
-instances): a recording is of one bag, with its own rows, and nothing is filled up. A bag is
-computed step by step when it first comes, recorded when it comes again, and replayed from then on,
-with the same result bit by bit. Recorded are the forward and the backward pass, which add to
-gradients that stay where they are; any optimiser may step with these.
+For models whose arithmetic depends on the size of a bag (landmarks, squares of tokens, pairs of
+instances): a recording is of one bag, and nothing is filled up. A bag is computed plainly when it
+first comes, recorded when it comes again, and replayed from then on, with bitwise the same result.
+Forward and backward pass are recorded. They add to gradients that stay where they are, so any
+optimiser may step with these.
 """
 
 import logging
@@ -35,7 +35,7 @@ _LEAST_FREE = 0.2
 
 
 def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | None":
-    """Return what trains by recorded passes, where model, settings and bags allow it.
+    """Return the engine of recorded bags; None where model, settings or bags rule it out.
 
     Args:
         steps: The model, its optimiser and settings.
@@ -57,18 +57,18 @@ class RecordedBags:
     Args:
         steps: The model, its optimiser and settings.
         train: Training bags, on the device.
-        recorder: What records.
+        recorder: Records the passes.
     """
 
     def __init__(self, steps: OptimiserSteps, train: BagDataset, recorder: Recorder) -> None:
         self.steps = steps
         self.train = train
         self._recorder = recorder
-        recorder.begin_anew()  # what others recorded before is not free yet
+        recorder.begin_anew()  # memory of earlier recordings may not be free yet
         self._in_warmup = steps.model.in_warmup
         self._sizes = train.num_instances
         self._recordings: dict[int, Recording] = {}
-        self._parameters: dict[int, tuple[nn.Parameter, ...]] = {}  # that a bag gives gradients
+        self._parameters: dict[int, tuple[nn.Parameter, ...]] = {}  # with gradients of a bag
         self._gradients = {
             p: torch.zeros_like(p) for p in steps.model.parameters() if p.requires_grad
         }
@@ -116,7 +116,7 @@ class RecordedBags:
 
     def _batch(self, bag: int) -> BagBatch:
         batch = BagBatch.pack([self.train[bag]]).to(self._recorder.device, non_blocking=True)
-        # Sent once: a recording can send nothing.
+        # Sent once: a recording cannot send anything to the GPU.
         return replace(batch, bounds=batch.segments.bounds)
 
     def _compute(self, batch: BagBatch) -> tuple[Float[Tensor, ""], tuple[nn.Parameter, ...]]:
@@ -130,7 +130,7 @@ class RecordedBags:
         return loss.total.detach(), parameters
 
     def _record(self, bag: int) -> None:
-        """Record a bag's pass where that is possible; once it is not, no other is tried."""
+        """Record a bag's pass where that is possible; after a failure, try no other."""
         if not self._may_record or self._sizes[bag] > _MOST_ROWS:
             return
         if self._recorder.free_share() < _LEAST_FREE:

@@ -1,10 +1,10 @@
-"""Epochs of steps that were recorded once and are replayed.
+"""Training steps that a GPU records once as CUDA graphs and replays.
 
-A step on a GPU is some two hundred small kernels, and to launch them one by one takes several times
-as long as to run them. A CUDA graph launches all of them at once, but for one number of bags and
-rows: bags are filled up to the next of a few numbers of rows by a bag that the loss is not told of.
-Which rows of the resident features a step takes is read from a small *plan* on the device; those of
-an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
+A step on a GPU is some two hundred small kernels. Launching them one by one takes several times as
+long as running them; a CUDA graph launches all of them at once, but for one number of bags and
+rows. So each step is filled up to one of a few numbers of rows by an extra bag that the loss
+ignores. A small *plan* on the device says which rows of the resident features a step takes; the
+plans of an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
 """
 
 import math
@@ -45,14 +45,14 @@ _LEAST_ROWS = 256
 _FINE_ROWS = 2048
 _MANY_ROWS = 2**15
 MOST_ROWS = 2**18
-"""Rows of a step beyond which its parts are computed again in the backward pass: not recorded."""
+"""Most rows of a recorded step; the backward pass of larger ones computes parts again."""
 
 
 def filled_rows(rows: int) -> int:
-    """Give the number of rows that a recorded step is filled up to.
+    """Return the number of rows that a recorded step is filled up to.
 
-    Small steps take as long whatever their rows; of others a twentieth is filler, of large ones a
-    tenth: to record one more takes as long as dozens of steps.
+    The time of a small step does not depend on its rows. Of larger ones a twentieth is filler, of
+    the largest a tenth: recording one more size takes as long as dozens of steps.
 
     Example:
         >>> [filled_rows(n) for n in (1, 300, 1500, 2200, 80_000)]
@@ -60,7 +60,7 @@ def filled_rows(rows: int) -> int:
     """
     steps_per_doubling = 8 if _FINE_ROWS < rows <= _MANY_ROWS else 2 if rows <= _FINE_ROWS else 4
     doublings = math.log2(max(rows, _LEAST_ROWS) / _LEAST_ROWS)
-    # The small number keeps a size of the list from being rounded up to the next.
+    # The small number keeps an exact size from being rounded up to the next.
     found = _LEAST_ROWS * 2 ** (
         math.ceil(steps_per_doubling * doublings - 1e-9) / steps_per_doubling
     )
@@ -68,7 +68,7 @@ def filled_rows(rows: int) -> int:
 
 
 def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps | None":
-    """Return what trains by recorded steps, where model, settings and bags allow it.
+    """Return the engine of recorded steps; None where model, settings or bags rule it out.
 
     Args:
         steps: The model, its optimiser and settings.
@@ -101,9 +101,9 @@ class _Step:
     """A recorded step.
 
     Args:
-        recording: What is replayed, and leaves its loss.
-        plan: Where it reads which rows it takes.
-        table: Where it reads where its gradients are.
+        recording: The CUDA graph, whose result is the loss.
+        plan: Memory in which it finds the rows that it takes.
+        table: Memory in which it finds the addresses of its gradients.
     """
 
     recording: Recording
@@ -225,7 +225,7 @@ class RecordedSteps:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which rows a step takes.
+    """The rows that a step takes.
 
     Args:
         num_bags: Bags of the step, without the one that fills it up.
@@ -272,7 +272,7 @@ class HalfWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the parameters again, after others have changed them."""
+        """Copy the parameters again, after a resume or plain steps changed them."""
         for parameter, half in self.by_parameter.items():
             half.copy_(parameter)
 

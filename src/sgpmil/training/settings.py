@@ -59,7 +59,7 @@ class TrainingSettings:
             (not of biases, nor of the scales of a normalisation).
         betas: Decay of the two moments, of every optimiser but ``sgd``.
         momentum: Momentum of ``sgd``.
-        schedule: How the learning rate goes on after the warm-up: ``cosine``, down to
+        schedule: Learning rate after the warm-up: ``cosine``, down to
             `min_learning_rate` at the end; ``step``, times `decay` after every `decay_epochs`
             epochs; ``exponential``, times `decay` after every epoch, from the one numbered
             `decay_epochs` on; ``constant``.
@@ -265,9 +265,9 @@ def scaled_rate(own: TrainingSettings, bags: int) -> float:
 
     $$ \eta(B) = \eta_0 \sqrt{B / B_0}. $$
 
-    The mean gradient of more bags is less noisy by the root of their number, and a step of Adam is
-    as long as the learning rate whatever the gradient's length. The page of results on packed
-    steps has what was measured.
+    The mean gradient of more bags is less noisy by the root of their number, and the length of an
+    Adam step is the learning rate, independent of the gradient's length. The page of results on
+    packed steps shows measurements.
 
     Args:
         own: The training to start from.
