@@ -13,6 +13,7 @@ from sgpmil.experiments.recipe import Recipe
 from sgpmil.experiments.train import TrainOptions, write_starter_recipe
 from sgpmil.experiments.train import train as train_run
 from sgpmil.options import Options
+from sgpmil.runs.run import Run
 
 __all__ = ["init", "train"]
 
@@ -34,7 +35,7 @@ def train(options: TrainOptions) -> None:
     result, run = trained.result, options.run
     print_summary(result.summary(), f"{trained.recipe.model.name}, {len(result.metrics)} folds")
     console.print(f"Results: {run}, {len(trained.figures)} figures in {run / 'figures'}")
-    first = shlex.quote(str(run / f"fold-{result.metrics[0].fold}"))
+    first = shlex.quote(str(Run.open(run).folds[result.metrics[0].fold].path))
     console.print(
         f"Next: sgpmil predict {first} NEW_FEATURES   or   sgpmil evaluate {shlex.quote(str(run))}"
     )

@@ -14,6 +14,7 @@ from sgpmil.evaluation.comparison.tables import write_comparison_tables
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.options import Options
 from sgpmil.report.figures.comparison_figures import write_comparison_figure
+from sgpmil.runs.prediction_files import TABLE
 from sgpmil.runs.results import Results, open_results
 
 __all__ = ["CompareOptions", "ComparedRuns", "compare_runs"]
@@ -92,7 +93,7 @@ def _named(runs: Sequence[str]) -> dict[str, Path]:
         else:
             path = Path(text)
             # Every fold has a file of this name: the folder's name says more.
-            is_common = path.name == "predictions.parquet"
+            is_common = path.name == TABLE
             name = path.resolve().parent.name if is_common else path.resolve().name
             name = name if path.is_dir() or is_common else path.stem
         if name in named:
