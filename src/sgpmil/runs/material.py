@@ -27,7 +27,6 @@ from sgpmil.runs.slide_picture import (
 from sgpmil.slides.annotations.folder import AnnotationFolder, AnnotationOptions
 
 __all__ = [
-    "MaterialFold",
     "MaterialOptions",
     "MissingMaterialWarning",
     "RunFacts",
@@ -36,8 +35,6 @@ __all__ = [
     "read_material",
     "run_facts",
 ]
-
-MaterialFold = TestedFold
 
 _NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
 
