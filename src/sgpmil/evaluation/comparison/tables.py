@@ -278,7 +278,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     parts = [
         f"# Comparison with {reference}",
         _markdown_table(["run", *heads], rows),
-        _legend(comparison),
+        _markdown_legend(comparison),
     ]
     if comparison.tests:
         header, tests = p_value_rows(comparison)
@@ -296,17 +296,20 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _legend(comparison: Comparison) -> str:
+def _markdown_legend(comparison: Comparison) -> str:
     num = len(comparison.folds)
     values = f"Mean ± standard deviation over {num} folds" if num > 1 else "One fold"
-    ranks = "Bold: best; underlined: second." if len(comparison.runs) > 2 else "Bold: best."
     star = (
         f" ★: {_text(comparison.reference)} is better, p < {comparison.alpha:g} "
         f"({comparison.marking})."
-        if comparison.tests
-        else ""
     )
-    return f"{values}. {ranks}{star}"
+    return _legend(comparison, values, star)
+
+
+def _legend(comparison: Comparison, values: str, star: str) -> str:
+    """Explain the cells of a table: values, ranks, and the star where there were tests."""
+    ranks = "Bold: best; underlined: second." if len(comparison.runs) > 2 else "Bold: best."
+    return f"{values}. {ranks}{star if comparison.tests else ''}"
 
 
 def _test_legend(comparison: Comparison) -> str:
@@ -430,14 +433,11 @@ def _latex_table(
 def _caption(comparison: Comparison) -> str:
     num = len(comparison.folds)
     values = f"Mean over {num} folds, standard deviation as subscript" if num > 1 else "One fold"
-    ranks = "Bold: best; underlined: second." if len(comparison.runs) > 2 else "Bold: best."
     star = (
         rf" ${{}}^\star$: {latex_text(comparison.reference)} is better, $p < {comparison.alpha:g}$ "
         f"({latex_text(comparison.marking)})."
-        if comparison.tests
-        else ""
     )
-    return f"{values}. {ranks}{star}"
+    return _legend(comparison, values, star)
 
 
 def _latex_cell(cell: TableCell) -> str:

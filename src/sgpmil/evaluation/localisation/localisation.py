@@ -122,12 +122,7 @@ def localisation(
     """
     rows = []
     for score in available_scores(test):
-        slides = scored_slides(test, score, positive_classes=positive_classes, seed=seed)
-        others = (
-            None
-            if validation is None
-            else scored_slides(validation, score, positive_classes=positive_classes, seed=seed)
-        )
+        slides, others = _both_parts(test, validation, score, positive_classes, seed)
         for scope in get_args(Scope):
             chosen = choose_threshold(slides, others, scope, threshold, criterion)
             note = chosen.reason and f"No threshold: {chosen.reason}."
@@ -135,6 +130,21 @@ def localisation(
                 note = "The threshold is the best on the test slides themselves."
             rows.append(_row(slides, score, scope, chosen, fold, note))
     return tuple(rows)
+
+
+def _both_parts(
+    test: PredictionTable,
+    validation: PredictionTable | None,
+    score: ScoreName,
+    classes: Sequence[int] | None,
+    seed: int = 0,
+) -> tuple[tuple[ScoredSlide, ...], tuple[ScoredSlide, ...] | None]:
+    """Collect the instances of the test slides, and of the validation slides if there are any."""
+    slides, others = (
+        None if table is None else scored_slides(table, score, positive_classes=classes, seed=seed)
+        for table in (test, validation)
+    )
+    return slides or (), others
 
 
 def _row(
@@ -254,12 +264,7 @@ def instance_uncertainty(
     for score in available_scores(test):
         if score in ("uniform", "random"):
             continue
-        slides = scored_slides(test, score, positive_classes=positive_classes)
-        others = (
-            None
-            if validation is None
-            else scored_slides(validation, score, positive_classes=positive_classes)
-        )
+        slides, others = _both_parts(test, validation, score, positive_classes)
         for scope in scopes:
             chosen = choose_threshold(slides, others, scope, threshold, criterion)
             reason = chosen.reason and f"No threshold: {chosen.reason}."
