@@ -16,8 +16,8 @@ import numpy as np
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable, error_auroc
-from sgpmil.experiments.model_rows import spread_of
 from sgpmil.experiments.model_study import colon_bags
+from sgpmil.experiments.model_table import spread_of
 from sgpmil.experiments.study import StudySet, Variant, plan_jobs, run_jobs
 from sgpmil.gp import SAMPLING_SCHEMES
 from sgpmil.models.likelihood import LIKELIHOODS

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sgpmil.bags import BagDataset, Fold, PackedStore, pack_bags
-from sgpmil.experiments.workload import Workload, bag_sizes
+from sgpmil.experiments.bench import Workload, bag_sizes
 from sgpmil.processes import compute_device
 from sgpmil.training.cross_validation import cross_validate
 

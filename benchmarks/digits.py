@@ -9,8 +9,7 @@ from pathlib import Path
 from colon import TABLES, table
 
 from sgpmil.bags import BagDataset, Fold, make_kfold
-from sgpmil.experiments.digits import digit_bags
-from sgpmil.experiments.digits_demo import DEMO_TRAINING
+from sgpmil.experiments.digits import DEMO_TRAINING, digit_bags
 from sgpmil.experiments.study import StudySet, plan_jobs, run_jobs
 
 

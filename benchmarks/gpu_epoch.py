@@ -21,7 +21,7 @@ from sgpmil.bags import Bag, BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.predictor import predict
-from sgpmil.experiments.workload import bag_sizes
+from sgpmil.experiments.bench import bag_sizes
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sgpmil import fit
 from sgpmil.bags import BagDataset
-from sgpmil.experiments.workload import bag_sizes, random_dataset
+from sgpmil.experiments.bench import bag_sizes, random_dataset
 from sgpmil.models import SGPMILSettings
 from sgpmil.models.embedding import relu_layers
 

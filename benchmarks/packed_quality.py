@@ -28,8 +28,8 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.splits import Fold
 from sgpmil.experiments.mnist import mnist_bags
-from sgpmil.experiments.model_rows import spread_of
 from sgpmil.experiments.model_study import colon_bags, model_variant
+from sgpmil.experiments.model_table import spread_of
 from sgpmil.experiments.study import StudySet, Variant, plan_jobs, run_jobs
 from sgpmil.training.settings import default_training, resolve_training
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from sgpmil.bags import PackedStore, pack_bags, read_bags
 from sgpmil.bags.files import write_text
-from sgpmil.experiments.workload import bag_sizes
+from sgpmil.experiments.bench import bag_sizes
 from sgpmil.training.batches import PackedBatches, store_reader
 
 FEATURES = 1024

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from sgpmil.errors import SettingsError
-from sgpmil.experiments.bench import BenchSettings, bench, write_bench
+from sgpmil.experiments.bench import BenchSettings, Workload, bag_sizes, bench, write_bench
 from sgpmil.experiments.peak_memory import PeakMemory
-from sgpmil.experiments.workload import Workload, bag_sizes
 from sgpmil.models import build_model
 
 CPU = torch.device("cpu")

@@ -100,7 +100,7 @@ def _digits(
 ) -> None:
     import torch
 
-    from sgpmil.experiments.digits_demo import run_demo
+    from sgpmil.experiments.digits import run_demo
 
     # Bags of nine digits are too little work to share: a second thread only gets in the way.
     torch.set_num_threads(1)

@@ -39,9 +39,9 @@ COMMANDS = {
     "compare": ("evaluation", "Test whether one run is better than another."),
     "explain": ("reports", "Write maps, patches to look at and prototypes of a run."),
     "report": ("reports", "Write a run into one HTML page, and slides into case reports."),
-    "bench": ("bench_command", "Measure the time and memory of training and prediction."),
+    "bench": ("experiments", "Measure the time and memory of training and prediction."),
     "lipschitz": ("models", "Bound how much a model amplifies a change of an instance."),
-    "experiment": ("experiment_command", "Compare models on real data sets."),
+    "experiment": ("experiments", "Compare models on real data sets."),
     "import-released": ("models", "Convert a checkpoint of the released SGPMIL code."),
 }
 """Module and one line of help of each command."""

@@ -1,10 +1,18 @@
-"""Recipes, the demo, the comparisons, and the settings that join the rooms.
+"""Recipes, demo, benchmarks and comparisons of models.
 
-- `recipe`, `train`: one YAML file, one experiment
-- `digits`, `digits_demo`: bags of real handwritten digits, and the demo on them
-- `study`: variants of models over data sets, folds and seeds
-- `job_files`, `job_pool`, `job_progress`: a study's results on disk, processes and progress bar
-- `mnist`, `idx_files`: bags of MNIST's images
-- `classic_mil`: the classic sets of multiple instance learning
-- `model_study`, `model_rows`, `model_table`, `model_timing`: every model on real data sets
+================  ==============================================================================
+file              holds
+================  ==============================================================================
+recipe            one YAML file that describes an experiment
+train             training of a recipe
+digits            bags of handwritten digits, and the demo on them
+study             variants of models over data sets, folds and seeds
+jobs              jobs of a study: their result files and processes
+model_study       every model on real data sets, and the time of an epoch
+model_table       the table of that study
+mnist             bags of MNIST images
+classic_mil       the classic sets of multiple instance learning
+bench             time and memory of every model on random bags
+peak_memory       the most memory that a block takes
+================  ==============================================================================
 """

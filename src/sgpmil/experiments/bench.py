@@ -1,6 +1,7 @@
-"""How fast every model trains and predicts, and what memory it takes."""
+"""Time and memory that every model needs to train and predict, on random bags."""
 
 import json
+import math
 import platform
 import time
 import warnings
@@ -18,24 +19,112 @@ import torch
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
-from sgpmil.errors import SettingsError
+from sgpmil.errors import RunFolderError, SettingsError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.experiments.study import sentence
-from sgpmil.experiments.workload import Workload, random_dataset
 from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.contract import MILModel
-from sgpmil.models.registry import build_model
+from sgpmil.models.registry import build_model, list_models, resolve_settings
+from sgpmil.options import Options
+from sgpmil.processes import compute_device, progress_bar
+from sgpmil.report.figures.bench_figures import GrowthCurve, write_growth_figure
+from sgpmil.shapes import Int
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import resolve_training
 
-__all__ = ["BenchRow", "BenchSettings", "Growth", "GrowthPoint", "bench", "write_bench"]
+__all__ = [
+    "BenchOptions",
+    "BenchResult",
+    "BenchRow",
+    "BenchSettings",
+    "Growth",
+    "GrowthPoint",
+    "Workload",
+    "bag_sizes",
+    "bench",
+    "bench_models",
+    "random_dataset",
+    "write_bench",
+]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How many bags, and how large.
+
+    Args:
+        train_bags: Bags to train on.
+        test_bags: Bags to predict.
+        in_dim: Number of features of an instance.
+        scale: Factor of the bags' sizes.
+        seed: Seed of sizes and features.
+
+    Raises:
+        SettingsError: A number is not positive.
+    """
+
+    train_bags: int = 270
+    test_bags: int = 129
+    in_dim: int = 1024
+    scale: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("train_bags", 2), ("test_bags", 1), ("in_dim", 1)):
+            if getattr(self, name) < lowest:
+                raise SettingsError(f"Expected {name} >= {lowest}, but got {getattr(self, name)}.")
+        if not 0 < self.scale <= 100:
+            raise SettingsError(f"Expected scale above 0 and up to 100, but got {self.scale}.")
+
+    def train(self) -> BagDataset:
+        """Draw the bags to train on."""
+        sizes = bag_sizes(self.train_bags, self.seed, self.scale)
+        return random_dataset(sizes, self.in_dim, self.seed)
+
+    def test(self) -> BagDataset:
+        """Draw the bags to predict."""
+        sizes = bag_sizes(self.test_bags, self.seed + 1, self.scale)
+        return random_dataset(sizes, self.in_dim, self.seed + 1)
+
+
+def bag_sizes(num_bags: int, seed: int, scale: float = 1.0) -> Int[np.ndarray, " B"]:
+    r"""Draw $\exp N(\log 2200, 0.6^2)$ instances a bag, cut off at 200 and 12,000, times a scale.
+
+    Args:
+        num_bags: Number of bags B.
+        seed: Seed.
+        scale: The scale.
+
+    Example:
+        >>> int(bag_sizes(270, 0).sum())
+        694241
+    """
+    normal = torch.randn(num_bags, generator=torch.Generator().manual_seed(seed))
+    sizes = (math.log(2200) + 0.6 * normal).exp().int().clamp(200, 12_000)
+    return np.maximum(1, np.rint(scale * sizes.numpy())).astype(np.int64)
+
+
+def random_dataset(sizes: Int[np.ndarray, " B"], in_dim: int, seed: int) -> BagDataset:
+    """Draw bags of two classes, alternately, whose features are noise.
+
+    Args:
+        sizes: Number of instances of each bag.
+        in_dim: Number of features.
+        seed: Seed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    features = [torch.randn(int(size), in_dim, generator=generator) for size in sizes]
+    labels = [i % 2 for i in range(len(sizes))]
+    return BagDataset.from_arrays(features, labels, class_names=("no", "yes"))
+
 
 Growth = Literal["instances", "bags"]
 _BAG_SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 _BAG_COUNTS = (16, 32, 64, 128, 256)
 _GROWING_BAG = 500
 """Instances of each bag where their number grows."""
+_SCALE_ON_CPU = 0.05
 _WARM_UP = {"cpu": 1, "cuda": 2}
 """Epochs before the first that counts: on a GPU, passes may be recorded in the second."""
 
@@ -59,7 +148,7 @@ class BenchSettings:
     """
 
     models: tuple[str, ...]
-    workload: Workload = Workload()  # noqa: RUF009 (it is frozen)
+    workload: Workload = Workload()
     bags_per_step: int | None = None
     precision: str | None = None
     repeats: int = 5
@@ -287,3 +376,115 @@ def _machine() -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         found["cpu"] = next((x.split(":")[1].strip() for x in lines if "model name" in x), None)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Options):
+    """Options of `bench_models`.
+
+    Args:
+        model: A model; may be repeated. All by default.
+        scale: Factor of the bags' sizes; 1 on a GPU and 0.05 on a CPU by default.
+        train_bags: Bags to train on.
+        test_bags: Bags to predict.
+        features: Features of an instance.
+        bags_per_step: Bags of a training step; each model's own by default.
+        precision: Arithmetic of the dense layers: 32, bf16, 16 or 64.
+        repeats: Epochs and passes to take the median of.
+        growth: Measure also how sgpmil grows with the size and the number of bags.
+        largest: Instances of the largest bag of that measurement.
+        device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
+        out: Folder to write to.
+        overwrite: Replace an existing measurement.
+    """
+
+    model: tuple[str, ...] = ()
+    scale: float | None = None
+    train_bags: int = 270
+    test_bags: int = 129
+    features: int = 1024
+    bags_per_step: int | None = None
+    precision: str | None = None
+    repeats: int = 5
+    growth: bool = True
+    largest: int = 100_000
+    device: str = "auto"
+    out: Path = Path("bench")
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Measurements that `bench_models` wrote.
+
+    Args:
+        settings: The settings.
+        rows: Time and memory of each model.
+        files: Files that were written.
+    """
+
+    settings: BenchSettings
+    rows: tuple[BenchRow, ...]
+    files: tuple[Path, ...]
+
+
+def bench_models(options: BenchOptions, *, show_progress: bool = False) -> BenchResult:
+    """Measure time and memory of models on random bags; write them with a figure.
+
+    Args:
+        options: The models and the bags.
+        show_progress: Whether to show a bar on standard error.
+
+    Raises:
+        RunFolderError: The folder has a measurement already.
+        SettingsError: There is no such model or device, or a number is out of range.
+    """
+    path = options.out / "bench.json"
+    if path.exists() and not options.overwrite:
+        raise RunFolderError(f"{options.out} holds a bench already. Replace it with --overwrite.")
+    device = compute_device(options.device)
+    for name in options.model:
+        resolve_settings(name, {})  # refuses unknown names
+    scale = options.scale
+    if scale is None:
+        scale = 1.0 if device.type == "cuda" else _SCALE_ON_CPU
+    settings = BenchSettings(
+        models=options.model or tuple(list_models()),
+        workload=Workload(options.train_bags, options.test_bags, options.features, scale),
+        bags_per_step=options.bags_per_step,
+        precision=options.precision,
+        repeats=options.repeats,
+        growth_model="sgpmil" if options.growth else None,
+        largest=options.largest,
+        device=device.type,
+    )
+    num_parts = len(settings.models) + options.growth
+    with progress_bar("Measuring", num_parts, "models", show=show_progress) as bar:
+        rows, points = bench(
+            settings,
+            device,
+            on_start=lambda name: bar.show(state=name),
+            on_row=lambda _: bar.advance(),
+        )
+    write_bench(path, settings, rows, points)
+    files = [path]
+    if points:
+        files.append(options.out / "growth.png")
+        _draw_growth(files[-1], points, "GPU" if device.type == "cuda" else "CPU")
+    return BenchResult(settings, tuple(rows), tuple(files))
+
+
+def _draw_growth(path: Path, points: Sequence[GrowthPoint], device: str) -> None:
+    curves = []
+    for along, job in sorted({(p.along, p.job) for p in points}):
+        mine = [p for p in points if (p.along, p.job) == (along, job)]
+        curves.append(
+            GrowthCurve(
+                along,
+                job,
+                [p.size for p in mine],
+                [p.seconds for p in mine],
+                [float("nan") if p.bytes is None else p.bytes / 2**30 for p in mine],
+            )
+        )
+    write_growth_figure(path, curves, f"SGPMIL on a {device}; dotted: linear")

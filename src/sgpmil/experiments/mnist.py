@@ -1,4 +1,6 @@
-r"""MNIST bags: a bag of images is positive when it holds the target digit.
+r"""Bags of MNIST images, read from its idx files.
+
+A bag is positive when it contains the target digit.
 
 Half of the bags of every part are positive. A digit is the target with probability .1, so a bag
 of $n$ has $k$ of them with the binomial probability, and a positive bag with that given
@@ -10,8 +12,11 @@ Negative bags hold none. Bags to train and to validate on are of MNIST's trainin
 image in one of the two parts alone; bags to test on are of its test images.
 """
 
+import gzip
 import math
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,11 +30,69 @@ from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError
-from sgpmil.experiments.idx_files import read_idx_images, read_idx_labels
 from sgpmil.models.embedding import DIGIT_SIDE
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = ["MNIST_FILES", "RepeatedImageWarning", "mnist_bags"]
+__all__ = [
+    "MNIST_FILES",
+    "RepeatedImageWarning",
+    "mnist_bags",
+    "read_idx_images",
+    "read_idx_labels",
+]
+
+_UNSIGNED_BYTES = 0x08
+
+
+def read_idx_images(path: Path) -> NDArray[np.uint8]:
+    """Read a gzipped idx file of images (images, rows, columns).
+
+    Raises:
+        BagError: The file is missing, damaged, truncated or not of images.
+    """
+    return _read_idx(path, 3, "images")
+
+
+def read_idx_labels(path: Path) -> NDArray[np.uint8]:
+    """Read a gzipped idx file of labels.
+
+    Raises:
+        BagError: The file is missing, damaged, truncated or not of labels.
+    """
+    return _read_idx(path, 1, "labels")
+
+
+def _read_idx(path: Path, num_axes: int, what: str) -> NDArray[np.uint8]:
+    try:
+        with gzip.open(path) as file:
+            content = file.read()
+    except FileNotFoundError as error:
+        raise BagError(
+            f"Expected MNIST's {what} in {path}, but there is no such file. Give the folder with "
+            "the four gzipped idx files."
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise BagError(
+            f"Expected MNIST's {what} as a gzipped idx file in {path}, but it is damaged or "
+            f"truncated ({error}). Download it again."
+        ) from error
+    header = 4 + 4 * num_axes
+    magic = (_UNSIGNED_BYTES << 8) + num_axes
+    found = int.from_bytes(content[:4], "big")
+    if len(content) < header or found != magic:
+        raise BagError(
+            f"Expected an idx file of {what} (magic number {magic}) in {path}, but got magic "
+            f"number {found}. Check that it is not another of MNIST's files."
+        )
+    shape = struct.unpack(f">{num_axes}I", content[4:header])
+    expected = int(np.prod(shape, dtype=np.int64))
+    if len(content) - header != expected:
+        raise BagError(
+            f"Expected {expected} bytes of {what} for the sizes {shape} in {path}, but got "
+            f"{len(content) - header}: it is truncated or damaged. Download it again."
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
 
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),

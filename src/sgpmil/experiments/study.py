@@ -28,17 +28,24 @@ from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.errors import RunFolderError, SettingsError, SgpmilError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
-from sgpmil.experiments.job_files import JobFile, StudyPlan, unfinished
-from sgpmil.experiments.job_pool import run_all
-from sgpmil.experiments.job_progress import job_progress
+from sgpmil.experiments.jobs import JobFile, StudyPlan, run_all, unfinished
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
-from sgpmil.processes import compute_device
+from sgpmil.processes import ProgressBar, compute_device, progress_bar
 from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, default_training
 
-__all__ = ["Job", "StudySet", "Variant", "load_set", "plan_jobs", "run_jobs", "sentence"]
+__all__ = [
+    "Job",
+    "StudySet",
+    "Variant",
+    "count_job",
+    "load_set",
+    "plan_jobs",
+    "run_jobs",
+    "sentence",
+]
 
 
 @dataclass(frozen=True)
@@ -198,19 +205,32 @@ def run_jobs(
         todo = [job for job in jobs if job.file.key in todo_keys]
         try:
             plan.write(out)
-            with job_progress(len(jobs), done=len(jobs) - len(todo), show=progress) as bar:
+            with progress_bar(
+                "Running", len(jobs), "jobs", num_done=len(jobs) - len(todo), show=progress
+            ) as bar:
                 run_all(
                     partial(_JobRunner, out),
                     todo,
                     processes=processes,
-                    on_change=lambda running: bar.running([job.file.key for job in running]),
-                    on_done=lambda job, error: bar.finished(job.file.key, error),
+                    on_change=lambda running: bar.show(
+                        state=", ".join(job.file.key for job in running)
+                    ),
+                    on_done=lambda job, error: count_job(bar, job.file.key, error),
                     on_death=partial(_note_death, out),
                 )
         except OSError as error:
             raise RunFolderError(f"Could not write to {out}: {error}.") from error
         lost = {"status": "failed", "error": "Its result is gone."}
         return [file.read(out) or lost for file in files]
+
+
+def count_job(bar: ProgressBar, job: str, error: str | None) -> None:
+    """Count a job; print that it failed and, in a log file, that it is done."""
+    bar.advance()
+    if error is not None:
+        bar.say(f"{job} failed: {error}")
+    else:
+        bar.log(f"{bar.count}: {job}")
 
 
 def sentence(error: Exception) -> str:

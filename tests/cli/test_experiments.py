@@ -7,9 +7,10 @@ import textwrap
 import pytest
 from rich.console import Console
 
-import sgpmil.cli.experiment_command as command
+import sgpmil.cli.experiments as command
 import sgpmil.experiments.study as study
 from sgpmil.errors import TrainingError
+from sgpmil.experiments import bench
 from sgpmil.runs.run import run_lock
 from tests.experiments.tiny_data import write_classic, write_colon
 
@@ -121,7 +122,7 @@ def test_interrupted_says_how_to_go_on_and_shows_what_there_is(sgpmil, data, tmp
     monkeypatch.setattr(study, "fit", interrupted)
     code, printed, err = sgpmil(*call)
     assert code == 130
-    assert "Call again to go on" in err
+    assert "Run the command again to continue" in err
     assert "2 of 6" in printed
     assert "2 of 6" in (out / "table.md").read_text()
 
@@ -198,3 +199,39 @@ def test_works_without_pydantic(data, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "table.md").exists()
+
+
+SMALL = ("--train-bags", "4", "--test-bags", "2", "--features", "4", "--scale", "0.005")
+
+
+def test_models_are_timed_and_written(sgpmil, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "_BAG_COUNTS", (2, 4))
+    monkeypatch.setattr(bench, "_BAG_SIZES", (10, 100, 1000))
+    out = tmp_path / "bench"
+    arguments = (*SMALL, "--repeats", "1", "--largest", "1000", "--out", out)
+    code, text, error = sgpmil("bench", "--model", "mean-pool", "--device", "cpu", *arguments)
+    assert code == 0, error
+    assert "mean-pool" in text
+    assert "4 training and 2 test bags" in text
+    content = json.loads((out / "bench.json").read_text())
+    assert content["models"][0]["train_seconds"] > 0
+    assert {point["along"] for point in content["growth"]} == {"instances", "bags"}
+    assert (out / "growth.png").stat().st_size > 10_000
+    code, _, error = sgpmil("bench", *arguments)
+    assert code == 2
+    assert "--overwrite" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "nosuch"), "nosuch"),
+        (("--train-bags", "1"), "train_bags >= 2"),
+        (("--scale", "0"), "scale above 0"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(sgpmil, tmp_path, arguments, said):
+    code, _, error = sgpmil("bench", *SMALL, *arguments, "--out", tmp_path / "bench")
+    assert code == 2
+    assert said in error
+    assert not (tmp_path / "bench").exists()

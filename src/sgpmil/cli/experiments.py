@@ -1,0 +1,160 @@
+"""`sgpmil bench` and `experiment`: measurements and comparisons of models."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from sgpmil.cli.commands import command
+from sgpmil.cli.output import MODEL_NAMES, console, grid
+from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
+from sgpmil.experiments.compare_models import (
+    CompareModelsOptions,
+    compare_models,
+    plan_comparison,
+    time_epochs,
+)
+from sgpmil.experiments.jobs import StudyPlan
+from sgpmil.experiments.model_table import COLUMNS, cells, read_rows, write_table
+from sgpmil.experiments.study import Job
+
+__all__ = ["app", "bench", "models"]
+
+app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
+
+
+@command(BenchOptions)
+def bench(options: BenchOptions) -> None:
+    """Measure time and memory.
+
+    The bags have random features and exp(N(log 2200, 0.6)) instances each, from 200 to 12,000: 270
+    to train on and 129 to predict.
+
+    Example: sgpmil bench --model sgpmil --model abmil
+    """
+    found = bench_models(options, show_progress=True)
+    _print_bench(found)
+    names = ", ".join(path.name for path in found.files)
+    console.print(f"Written to {shlex.quote(str(options.out))}: {names}")
+
+
+def _print_bench(found: BenchResult) -> None:
+    settings, load = found.settings, found.settings.workload
+    grid(
+        f"{load.train_bags} training and {load.test_bags} test bags, sizes × {load.scale:g}, "
+        f"{settings.device}, median of {settings.repeats}",
+        ["model", "parameters", "train s/epoch", "predict s", "GiB, both"],
+        [
+            (row.model, row.error, "", "", "")
+            if row.error is not None
+            else (
+                row.model,
+                f"{row.parameters:,}",
+                _seconds(row.train_seconds),
+                _seconds(row.predict_seconds),
+                f"{_gibibytes(row.train_bytes)}, {_gibibytes(row.predict_bytes)}",
+            )
+            for row in found.rows
+        ],
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _gibibytes(value: int | None) -> str:
+    return "–" if value is None else f"{value / 2**30:.2f}"
+
+
+@app.callback()
+def _experiment() -> None:
+    pass  # without it, typer would make the only command the whole group
+
+
+@app.command("models")
+@command(
+    CompareModelsOptions,
+    names={"sets": "set"},
+    texts={"model": f"Only this model ({MODEL_NAMES}); may be repeated."},
+)
+def models(options: CompareModelsOptions) -> None:
+    """Train every model on real data sets and write one table.
+
+    A stopped comparison resumes when the command runs again.
+
+    Example: sgpmil experiment models --data data --set colon --seeds 1
+    """
+    jobs = plan_comparison(options)
+    sets = dict.fromkeys(job.data_set.name for job in jobs)
+    names = dict.fromkeys(job.variant.name for job in jobs)
+    what = f"{', '.join(names)} on {', '.join(sets)}"
+    if options.timing:
+        console.print(f"Timing {what}.")
+        _time(options, jobs)
+        return
+    console.print(f"{what}: {len(jobs)} runs into {options.out}.")
+    try:
+        errors = compare_models(options, jobs, show_progress=True)
+    except KeyboardInterrupt:
+        _show_table(options.out, jobs)
+        typer.echo("Interrupted. Run the command again to continue.", err=True)
+        raise typer.Exit(130) from None
+    _show_table(options.out, jobs)
+    _report(errors)
+
+
+def _time(options: CompareModelsOptions, jobs: list[Job]) -> None:
+    timed = time_epochs(options, jobs, show_progress=True)
+    rows = [
+        (found.data_set, found.model, "–" if found.seconds is None else f"{found.seconds:.3f}")
+        for found in timed
+    ]
+    grid("Seconds an epoch", ("data set", "model", "s/epoch"), rows)
+    if StudyPlan.read(options.out).jobs:
+        _show_table(options.out, jobs)
+    _report({f"{f.data_set}/{f.model}": f.error for f in timed if f.error is not None})
+
+
+def _show_table(out: Path, jobs: list[Job]) -> None:
+    """Write the table of all results in the folder, and print the data sets of these jobs."""
+    rows = read_rows(out)
+    if not rows:
+        return
+    for data_set in dict.fromkeys(job.data_set.name for job in jobs):
+        _print_fitting(data_set, COLUMNS, [cells(r) for r in rows if r.data_set == data_set])
+    console.print(f"Written to {' and '.join(str(path) for path in write_table(out, rows))}")
+
+
+_WIDEST = 500
+_DISPENSABLE = ("parameters", "worst AUC", "NLL", "balanced accuracy", "s/epoch", "ACE")
+
+
+def _print_fitting(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whole, or on a narrow terminal without the columns that matter least."""
+    # A file or a pipe has no width to keep to.
+    place = console if console.is_terminal else Console(width=_WIDEST, markup=False)
+    shown = list(header)
+    for column in (None, *_DISPENSABLE):
+        shown = [name for name in shown if name != column]
+        table = Table(*shown, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*(cell for name, cell in zip(header, row, strict=True) if name in shown))
+        unbound = place.options.update(width=_WIDEST)
+        if Measurement.get(place, unbound, table).maximum <= place.width:
+            break
+    place.print(table)
+
+
+def _report(errors: dict[str, str]) -> None:
+    """Name the jobs that failed, and say so in the exit code."""
+    if not errors:
+        return
+    typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
+    for job, error in errors.items():
+        typer.echo(f"  {job}: {error}", err=True)
+    raise typer.Exit(1)
