@@ -57,7 +57,7 @@ def draw(folder, **rings):
 
 def test_a_run_brings_its_embeddings_and_says_what_is_not_done(run):
     found = read_material(run)
-    assert (found.model, found.class_names) == ("abmil", ("normal", "tumour"))
+    assert (found.model, found.target.names) == ("abmil", ("normal", "tumour"))
     assert [fold.name for fold in found.folds] == ["0"]
     assert found.unfinished == ("1",)
     assert found.bags is not None

@@ -227,7 +227,7 @@ class Explanation:
             name=slide.name,
             fold=slide.fold.name,
             prediction=slide.prediction,
-            class_names=self.material.class_names,
+            target=self.material.target,
             class_index=self.class_of(slide.prediction),
             scale=self.options.scale,
             limits=self.limits if self.options.scale == "absolute" else None,
@@ -243,7 +243,7 @@ class Explanation:
         Args:
             prediction: Prediction of the slide.
         """
-        return evidence_class(prediction, self.material.class_names, self.options.class_name)
+        return evidence_class(prediction, self.material.target, self.options.class_name)
 
     @cached_property
     def record(self) -> dict[str, Any]:

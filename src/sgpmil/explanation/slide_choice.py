@@ -10,6 +10,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.tables import listed
+from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
@@ -119,7 +120,7 @@ def example_slides(material: RunMaterial, most: int = 3) -> ExampleSlides:
     wrong = [one for one in labelled if one.prediction.predicted_class != one.prediction.label]
     surest = sorted(right if labelled else tested, key=_sureness, reverse=True)
     best: list[ChosenSlide] = []
-    for class_index in range(len(material.class_names)):
+    for class_index in range(material.target.num_outputs):
         own = [one for one in surest if one.prediction.predicted_class == class_index]
         best += own[:1]
     return ExampleSlides(
@@ -129,14 +130,12 @@ def example_slides(material: RunMaterial, most: int = 3) -> ExampleSlides:
     )
 
 
-def evidence_class(
-    prediction: Prediction, class_names: Sequence[str], wanted: str | None = None
-) -> int:
+def evidence_class(prediction: Prediction, target: Target, wanted: str | None = None) -> int:
     """Choose the class that the evidence map of a slide is for.
 
     Args:
         prediction: Prediction of the slide.
-        class_names: Name of each class.
+        target: What is predicted.
         wanted: Name of the class; by default the second of two classes and, of more, the
             predicted one.
 
@@ -144,13 +143,13 @@ def evidence_class(
         ExplanationError: There is no such class.
     """
     if wanted is None:
-        return 1 if len(class_names) == 2 else prediction.predicted_class
-    if wanted not in class_names:
+        return target.ranked[0] if len(target.ranked) == 1 else prediction.predicted_class
+    if wanted not in target.names:
         raise ExplanationError(
-            f"Expected a class among {', '.join(class_names)}, but got '{wanted}'. "
+            f"Expected a class among {', '.join(target.names)}, but got '{wanted}'. "
             "Choose one of these."
         )
-    return list(class_names).index(wanted)
+    return target.names.index(wanted)
 
 
 def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = ()) -> None:
@@ -164,7 +163,7 @@ def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = (
         material: The run.
         folds: Folds to list; all by default.
     """
-    names = material.class_names
+    names = material.target.names
     rows = []
     for one in choose_slides(material, folds=folds):
         prediction = one.prediction

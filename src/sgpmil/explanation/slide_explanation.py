@@ -1,12 +1,13 @@
 """Explanation of one slide as data: layers, maps, key patches, prototypes, exports."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.explanation.exports import (
@@ -57,7 +58,7 @@ class SlideExplanation:
         name: Name of its files.
         fold: Name of the fold whose model predicted it.
         prediction: Prediction of the slide, with the scores of its instances.
-        class_names: Name of each class.
+        target: What is predicted.
         class_index: Class that the evidence is for.
         scale: Scale of the maps.
         limits: Limits of the colours that all slides of the run share; None on a scale that is
@@ -71,7 +72,7 @@ class SlideExplanation:
     name: str
     fold: str
     prediction: Prediction
-    class_names: tuple[str, ...]
+    target: Target
     class_index: int
     scale: ScaleKind = "absolute"
     limits: MapLimits | None = None
@@ -88,12 +89,12 @@ class SlideExplanation:
     @property
     def title(self) -> str:
         """The slide, its label and its prediction, in a line."""
-        return slide_title(self.prediction, self.class_names)
+        return slide_title(self.prediction, self.target)
 
     @property
     def class_name(self) -> str:
         """Name of the class that the evidence is for."""
-        return self.class_names[self.class_index]
+        return self.target.names[self.class_index]
 
     @cached_property
     def scores(self) -> InstanceScores:
@@ -187,7 +188,7 @@ class SlideExplanation:
             AnnotationError: The annotations cannot be read.
         """
         label = self.prediction.label
-        name = None if label is None else self.class_names[label]
+        name = None if label is None else self.target.decode(label)
         return self.sources.picture(self.slide_id, name, longest=self.longest)
 
     def export(
@@ -214,7 +215,7 @@ class SlideExplanation:
                 path,
                 self.slide_id,
                 self.scores,
-                self.class_names,
+                self.target.names,
                 offset=geojson_origin,
                 prototypes=assigned,
                 similarity=similarity,
@@ -226,7 +227,7 @@ class SlideExplanation:
             path,
             self.slide_id,
             self.scores,
-            self.class_names,
+            self.target.names,
             prototypes=assigned,
             similarity=similarity,
         )
@@ -247,16 +248,16 @@ class SlideExplanation:
         }
 
 
-def slide_title(prediction: Prediction, class_names: Sequence[str]) -> str:
+def slide_title(prediction: Prediction, target: Target) -> str:
     """Describe a slide, its label and its prediction in a line.
 
     Args:
         prediction: Prediction of the slide.
-        class_names: Name of each class.
+        target: What is predicted.
     """
     predicted = prediction.predicted_class
-    text = f"predicted {class_names[predicted]} {prediction.probability_text(predicted)}"
+    text = f"predicted {target.decode(predicted)} {prediction.probability_text(predicted)}"
     if prediction.label is None:
         return f"{prediction.slide_id}: {text}"
     wrong = "" if predicted == prediction.label else " — wrong"
-    return f"{prediction.slide_id}: {class_names[prediction.label]}, {text}{wrong}"
+    return f"{prediction.slide_id}: {target.decode(prediction.label)}, {text}{wrong}"

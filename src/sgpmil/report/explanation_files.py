@@ -199,7 +199,7 @@ def _draw_map(slide: SlideExplanation, path: Path) -> None:
 def _draw_patches(slide: SlideExplanation, path: Path) -> None:
     chosen = [patch for patches in slide.key_patches.values() for patch in patches]
     images = slide.patch_images(chosen)
-    name = slide.class_names[slide.prediction.predicted_class]
+    name = slide.target.decode(slide.prediction.predicted_class)
     figure = key_patch_figure(
         slide.scores, slide.key_patches, slide.title, name, slide.picture, images
     )

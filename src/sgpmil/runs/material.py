@@ -76,11 +76,6 @@ class RunMaterial:
         """What is predicted."""
         return self.folds[0].test.target
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Name of each class."""
-        return self.target.names
-
     def predictions(self) -> Iterator[tuple[TestedFold, Prediction]]:
         """Iterate over the test slides of all folds."""
         for fold in self.folds:

@@ -39,7 +39,9 @@ def words(probs, std=0.0, own=NO_SET, model_share=0.0, posterior=True):
         (1 - model_share) * entropy,
         model_share * entropy,
     )
-    return confidence_words(prediction, NAMES[: len(probs)], own, has_posterior=posterior)
+    return confidence_words(
+        prediction, ClassTarget(NAMES[: len(probs)]), own, has_posterior=posterior
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.experiments.recipe import load_recipe
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.report.pages.blocks import Commands
@@ -69,7 +70,7 @@ def parsed(command):
 )
 def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settings, training):
     found = described(tmp_path, model, model_settings, training)
-    recipe, options = parsed(train_command(found.run, found.class_names))
+    recipe, options = parsed(train_command(found.run, found.target))
     assert recipe.training == resolve_training(model, training)
     assert resolve_settings(recipe.model.name, recipe.model.settings) == resolve_settings(
         model, model_settings
@@ -83,14 +84,16 @@ def test_the_command_gives_the_same_settings_again(tmp_path, model, model_settin
 def test_the_command_reads_the_same_tables(tmp_path):
     found = described(tmp_path, "abmil", {}, {})
     data = {**found.run.data, "slide_column": "name", "on_mismatch": "skip"}
-    command = train_command(Run(found.path, {**found.run.description, "data": data}), ("n", "t"))
+    command = train_command(
+        Run(found.path, {**found.run.description, "data": data}), ClassTarget(("n", "t"))
+    )
     assert "--slide-column name --skip-missing --splits" in command
 
 
 @pytest.mark.parametrize("model", list_models())
 def test_defaults_need_no_settings(tmp_path, model):
     run = described(tmp_path, model, {}, {}).run
-    assert "--set" not in train_command(run, ("normal", "tumour"))
+    assert "--set" not in train_command(run, ClassTarget(("normal", "tumour")))
 
 
 def test_what_differs_is_marked(tmp_path):

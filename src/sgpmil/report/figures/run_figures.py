@@ -32,17 +32,17 @@ def write_run_figures(folder: Path, tables: Sequence[PredictionTable]) -> list[P
         save_figure(roc_figure(labelled), folder / "roc.png")
         written += [folder / "reliability.png", folder / "roc.png"]
     for table in tables[:NUM_MAPS]:
-        class_index = table.num_classes - 1
+        class_index = table.target.num_outputs - 1
         chosen = max(table.predictions, key=lambda p: float(p.probs[class_index]))
         scores = chosen.instances
         if scores is None or scores.coords is None:
             continue
         figure = attention_map_figure(
             scores,
-            f"{chosen.slide_id}: {table.class_names[class_index]} "
+            f"{chosen.slide_id}: {table.target.names[class_index]} "
             f"{chosen.probability_text(class_index)}",
             class_index=class_index,
-            class_name=table.class_names[class_index],
+            class_name=table.target.names[class_index],
         )
         path = folder / f"attention-{chosen.slide_id}.png"
         save_figure(figure, path)

@@ -137,12 +137,11 @@ class CaseReports:
         """
         self.check(slide_id)
         (fold, prediction, own_set), *others = self._found[slide_id]
-        names = self.material.class_names
         slide = SlideExplanation(
             name=slide_id,
             fold=fold.name,
             prediction=prediction,
-            class_names=names,
+            target=self.material.target,
             class_index=prediction.predicted_class,
             sources=self.material.sources,
             longest=_LONGEST,
@@ -158,7 +157,7 @@ class CaseReports:
             label=self._label(prediction),
             prediction_set=own_set,
             confidence=confidence_words(
-                prediction, names, own_set, has_posterior=self.has_posterior
+                prediction, self.material.target, own_set, has_posterior=self.has_posterior
             ),
             other_folds=self._others(others),
             picture=picture,
@@ -183,7 +182,7 @@ class CaseReports:
         return ", ".join(parts)
 
     def _classes(self, prediction: Prediction, own: SlideSet) -> tuple[ClassBar, ...]:
-        names = self.material.class_names
+        names = self.material.target.names
         order = np.argsort(-prediction.probs, kind="stable").tolist()
         # Spreads of rounding size are none.
         spread = prediction.std if self.has_posterior else np.zeros_like(prediction.std)
@@ -202,14 +201,14 @@ class CaseReports:
     def _label(self, prediction: Prediction) -> str:
         if prediction.label is None:
             return ""
-        name = self.material.class_names[prediction.label]
+        name = self.material.target.decode(prediction.label)
         agrees = "agrees" if prediction.label == prediction.predicted_class else "DISAGREES"
         return f"The data set labels this slide “{name}”: the prediction {agrees}."
 
     def _others(self, others: list[tuple[TestedFold, Prediction, SlideSet]]) -> str:
         if not others:
             return ""
-        names = self.material.class_names
+        names = self.material.target.names
         told = ", ".join(
             f"fold {fold.name} {names[p.predicted_class]} {p.probability_text(p.predicted_class)}"
             for fold, p, _ in others[:4]

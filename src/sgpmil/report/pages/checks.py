@@ -157,7 +157,7 @@ def _labels(material: RunMaterial, facts: RunFacts) -> Check:
     total = sum(facts.class_counts)
     few = [
         f"{name} ({count})"
-        for name, count in zip(material.class_names, facts.class_counts, strict=True)
+        for name, count in zip(material.target.names, facts.class_counts, strict=True)
         if count < _FEW_OF_A_CLASS or count < _SMALL_SHARE * total
     ]
     if few:

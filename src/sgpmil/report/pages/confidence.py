@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from sgpmil.bags.target import Target
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -78,7 +79,7 @@ class ConfidenceWords:
 
 def confidence_words(
     prediction: Prediction,
-    class_names: tuple[str, ...],
+    target: Target,
     prediction_set: SlideSet,
     *,
     has_posterior: bool,
@@ -101,13 +102,13 @@ def confidence_words(
 
     Args:
         prediction: What the model says of the slide.
-        class_names: Name of each class.
+        target: What is predicted.
         prediction_set: The classes that it may be of.
         has_posterior: Whether the model says how unsure it is of itself.
     """
     order = np.argsort(-prediction.probs, kind="stable")
     first = int(order[0])
-    name = class_names[first]
+    name = target.names[first]
     top = float(prediction.probs[first])
     second = float(prediction.probs[order[1]]) if len(order) > 1 else 0.0
     spread = [float(prediction.std[c]) if has_posterior else 0.0 for c in order[:2]]
@@ -115,17 +116,17 @@ def confidence_words(
     several = prediction_set.names is not None and len(prediction_set.names) > 1
     reasons = []
     if lead < LEAD - _ROUNDING:
-        reasons.append(f"{_quoted(class_names[order[1]])} is nearly as probable.")
+        reasons.append(f"{_quoted(target.names[order[1]])} is nearly as probable.")
     elif lead < wobble - _ROUNDING:
         reasons.append(
-            f"Its lead over {_quoted(class_names[order[1]])} is within two standard deviations "
+            f"Its lead over {_quoted(target.names[order[1]])} is within two standard deviations "
             "of the model's posterior."
         )
     if several:
         reasons.append("The prediction set holds more than one class.")
     if reasons:
         headline = f"The model is undecided; {_quoted(name)} is only its likeliest class."
-        return _words("undecided", headline, reasons, prediction, class_names, has_posterior)
+        return _words("undecided", headline, reasons, prediction, target, has_posterior)
     low = top - 2 * spread[0] + _ROUNDING
     if low >= SURE and not prediction_set.was_empty:
         if has_posterior and spread[0] > 0:
@@ -135,14 +136,14 @@ def confidence_words(
         if prediction_set.names is not None:
             reason += " No other class is in the prediction set."
         headline = f"The model is sure of {_quoted(name)}."
-        return _words("sure", headline, [reason], prediction, class_names, has_posterior)
+        return _words("sure", headline, [reason], prediction, target, has_posterior)
     if prediction_set.was_empty:
         reasons.append("The slide is less clear to the model than nearly all validation slides.")
     if low < SURE:
         down = " two standard deviations down" if has_posterior and spread[0] > 0 else ""
         reasons.append(f"Its probability is ahead, but below {SURE}{down}.")
     headline = f"The model is leaning towards {_quoted(name)}."
-    return _words("leaning", headline, reasons, prediction, class_names, has_posterior)
+    return _words("leaning", headline, reasons, prediction, target, has_posterior)
 
 
 def _words(
@@ -150,21 +151,21 @@ def _words(
     headline: str,
     reasons: list[str],
     prediction: Prediction,
-    class_names: tuple[str, ...],
+    target: Target,
     has_posterior: bool,
 ) -> ConfidenceWords:
-    doubt = _doubt(prediction, len(class_names), has_posterior)
+    doubt = _doubt(prediction, target.num_outputs, has_posterior)
     return ConfidenceWords(level, headline, tuple(reasons), doubt)
 
 
-def _doubt(prediction: Prediction, num_classes: int, has_posterior: bool) -> str:
+def _doubt(prediction: Prediction, num_outputs: int, has_posterior: bool) -> str:
     if not has_posterior or math.isnan(prediction.mutual_information):
         return (
             "This model does not say how unsure it is of itself, so doubt about the slide and "
             "doubt about the model cannot be told apart."
         )
     total = prediction.entropy
-    if num_classes < 2 or total < SMALL_DOUBT * math.log(num_classes):
+    if num_outputs < 2 or total < SMALL_DOUBT * math.log(num_outputs):
         return "There is little doubt of either kind: about what the slide shows or in the model."
     share = prediction.mutual_information / total
     told = f"{share:.0%} of the doubt is the model's own"

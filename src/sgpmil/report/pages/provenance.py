@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sgpmil.bags.target import Target
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import resolve_settings
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
@@ -88,16 +89,16 @@ def reproduction_section(material: RunMaterial, report_command: str) -> Section:
         "The splits lie in the run. The same versions on the same kind of machine give the same "
         "numbers; other versions or processors round differently. The commit above is the code."
     )
-    again = train_command(material.run, material.class_names)
+    again = train_command(material.run, material.target)
     return Section("reproduction", "How to reproduce", (words, Commands((again, *lines))))
 
 
-def train_command(run: Run, class_names: tuple[str, ...]) -> str:
+def train_command(run: Run, target: Target) -> str:
     """Give the command that trains the run again, into a folder of its own.
 
     Args:
         run: The run.
-        class_names: Name of each class.
+        target: What is predicted.
     """
     settings, data = run.settings, run.data
     words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
@@ -110,7 +111,7 @@ def train_command(run: Run, class_names: tuple[str, ...]) -> str:
     words += ["--skip-bad"] if data.get("on_bad") == "skip" else []
     words += ["--splits", str(run.splits_path)]
     words += ["--run", f"{run.path}-again", "--model", run.model]
-    words += ["--classes", ",".join(class_names)]
+    words += ["--classes", ",".join(target.names)]
     usual_model, usual_training = _usual(run.model)
     own_training = dict(settings.get("training", {}))
     for name, value in settings.get("model_settings", {}).items():

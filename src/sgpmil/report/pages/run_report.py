@@ -318,7 +318,7 @@ def data_section(material: RunMaterial, facts: RunFacts) -> Section:
         ("Patients", f"{facts.num_patients:,}"),
         *(
             (f"Class {name}", f"{count:,}")
-            for name, count in zip(material.class_names, facts.class_counts, strict=True)
+            for name, count in zip(material.target.names, facts.class_counts, strict=True)
         ),
     ]
     if facts.num_unlabelled:
@@ -360,7 +360,7 @@ def _fold_sizes(material: RunMaterial, facts: RunFacts) -> Table:
 
 
 def _class_list(material: RunMaterial, facts: RunFacts) -> str:
-    pairs = zip(material.class_names, facts.class_counts, strict=True)
+    pairs = zip(material.target.names, facts.class_counts, strict=True)
     return ", ".join(f"{count:,} {name}" for name, count in pairs)
 
 

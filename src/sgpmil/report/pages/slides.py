@@ -65,9 +65,9 @@ def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -
     material = explanation.material
     chosen = example_slides(material, most)
     blocks: list[Block] = []
-    if len(material.class_names) == 2:
+    if len(material.target.ranked) == 1:
         # One class for all, so that a colour means the same on every map.
-        name = material.class_names[1]
+        name = material.target.names[material.target.ranked[0]]
         blocks.append(Prose(f"Evidence is for “{name}” on every map, whatever the prediction."))
     above: dict[str, str] = {}
     for kind, (title, text) in _KINDS.items():
@@ -92,7 +92,7 @@ def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -
 def _missing(slides: Sequence[ChosenSlide], material: RunMaterial) -> str:
     """Name the classes of which no slide is right, or predicted."""
     shown = {one.prediction.predicted_class for one in slides}
-    absent = [name for c, name in enumerate(material.class_names) if c not in shown]
+    absent = [name for c, name in enumerate(material.target.names) if c not in shown]
     return f" There is none of {listed(absent)}." if absent else ""
 
 
@@ -108,7 +108,7 @@ def slide_list_section(
         sets: Prediction sets of each fold's test slides.
         has_posterior: Whether the model estimates its own uncertainty.
     """
-    names = material.class_names
+    names = material.target.names
     rows: list[tuple[float, tuple[str, ...]]] = []
     for fold in material.folds:
         for prediction, own in zip(fold.test.predictions, sets[fold.name], strict=True):
@@ -192,7 +192,7 @@ def _card(
     image: DataImage | None,
     missing: str,
 ) -> SlideCard:
-    p, names = one.prediction, material.class_names
+    p, names = one.prediction, material.target.names
     label = "label unknown" if p.label is None else f"label {names[p.label]}"
     link = ""
     if p.slide_id in cases:
