@@ -61,7 +61,7 @@ def _scatter(
 def _clusters(
     rng: np.random.Generator, places: Float[np.ndarray, "K 2"], spacing: float
 ) -> Float[np.ndarray, " K"]:
-    """Give a smooth field at places, by which things keep together."""
+    """Return a smooth field at places, by which structures form clusters."""
     seed = int(rng.integers(2**31))
     if not len(places):
         return np.empty(0)
@@ -78,7 +78,7 @@ def draw_glands(rng: np.random.Generator, room: Geometry) -> tuple[Ring, ...]:
     """Draw glands in fields: epithelium around a hollow, in all sizes.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         room: Where they may lie.
     """
     import shapely
@@ -111,7 +111,7 @@ def draw_vessels(
     """Draw blood vessels: a wall of muscle around blood.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         room: Where they may lie.
         glands: What they keep away from.
     """
@@ -136,7 +136,7 @@ def draw_aggregates(rng: np.random.Generator, tissue: Geometry, room: Geometry) 
     """Draw aggregates of lymphocytes.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         tissue: The tissue.
         room: Where they may lie.
     """
@@ -162,7 +162,7 @@ def draw_fat(rng: np.random.Generator, tissue: Geometry, share: float = 0.04) ->
     """Draw regions of fat near the edge of the tissue.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         tissue: The tissue.
         share: About how much of the tissue they are.
     """
@@ -185,7 +185,7 @@ def draw_adipocytes(rng: np.random.Generator, fat: Geometry) -> tuple[Geometry, 
     """Fill fat with its cells: bubbles that press each other flat, with thin walls between.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         fat: The regions.
     """
     import shapely
@@ -207,7 +207,7 @@ def draw_folds(rng: np.random.Generator, tissue: Geometry, share: float) -> Geom
     """Draw folds across the tissue.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         tissue: The tissue.
         share: Probability that there are any.
     """
@@ -259,7 +259,7 @@ def draw_tumour(rng: np.random.Generator, tissue: Geometry, share: float) -> Geo
     for.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         tissue: The tissue.
         share: Share of the tissue's area; 0 for no tumour.
     """

@@ -1,16 +1,10 @@
-"""Where the cells of a window lie, by what is painted there."""
+"""Positions of cells in a window, by the paint of each pixel."""
 
 import numpy as np
 
 from sgpmil.phantoms.anatomy import Ring
 from sgpmil.phantoms.filling import Window, layer_of
-from sgpmil.phantoms.nuclei import (
-    DIRECTIONS,
-    album,
-    largest_half,
-    lattice_places,
-    stamp,
-)
+from sgpmil.phantoms.nuclei import DIRECTIONS, album, largest_half, lattice_places, stamp
 from sgpmil.phantoms.scene import Scene
 from sgpmil.phantoms.stain import Paint
 from sgpmil.phantoms.weave import Weave
@@ -25,7 +19,7 @@ _COARSE = 8.0
 
 
 class Cells:
-    """Lays the cells of a scene.
+    """Cells of a scene.
 
     Args:
         scene: The scene.
@@ -43,7 +37,7 @@ class Cells:
         """Draw the nuclei of a window: the concentration of haematoxylin in them.
 
         Args:
-            painted: What each pixel is painted as.
+            painted: Paint of each pixel.
             weave: The weave of the window.
         """
         canvas = self._canvas(painted.shape)
@@ -66,7 +60,7 @@ class Cells:
         """Fill vessels with red cells: the concentration of eosin in them.
 
         Args:
-            painted: What each pixel is painted as.
+            painted: Paint of each pixel.
             window: The window.
         """
         canvas = self._canvas(painted.shape)
@@ -148,7 +142,7 @@ class Cells:
         window: Window,
         *paints: Paint,
     ) -> tuple[Int[np.ndarray, " K"], Int[np.ndarray, " K"], Float[np.ndarray, "4 K"]]:
-        """Give the places of a lattice that have one of these paints: column, row, chances."""
+        """Return the places of a lattice with one of these paints: column, row, chances."""
         x, y, chance = lattice_places(self.seed, channel, spacing, window.microns(self.mpp))
         column, row = self._pixels(x, y, window)
         wanted = np.zeros(len(Paint), dtype=bool)
@@ -159,7 +153,7 @@ class Cells:
     def _pixels(
         self, x: Float[np.ndarray, " K"], y: Float[np.ndarray, " K"], window: Window
     ) -> tuple[Int[np.ndarray, " K"], Int[np.ndarray, " K"]]:
-        """Give the column and row, in a window, of places in it."""
+        """Return column and row of places in a window."""
         column = np.floor(x / self.mpp).astype(np.int64) - window.x
         row = np.floor(y / self.mpp).astype(np.int64) - window.y
         # Rounding may put a place on the edge just beyond it.

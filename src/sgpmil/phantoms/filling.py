@@ -12,11 +12,7 @@ import numpy as np
 from sgpmil.shapes import Bool, Float, Int, UInt8
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = [
-    "Layer",
-    "Window",
-    "layer_of",
-]
+__all__ = ["Layer", "Window", "layer_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Window:
         )
 
     def microns(self, mpp: float) -> tuple[float, float, float, float]:
-        """Give left, top, right and bottom in microns."""
+        """Return left, top, right and bottom in microns."""
         return (
             self.x * mpp,
             self.y * mpp,
@@ -80,7 +76,7 @@ class Layer:
         return bool(self._near(window).any())
 
     def fill(self, window: Window) -> UInt8[np.ndarray, "h w"]:
-        """Say of each pixel of a window whether its centre is inside: 1 or 0.
+        """Return for each pixel of a window whether its centre is inside: 1 or 0.
 
         Args:
             window: The window.

@@ -34,12 +34,7 @@ from sgpmil.options import Options
 from sgpmil.phantoms.pyramid_file import PACKAGES, write_phantom
 from sgpmil.phantoms.scene import PhantomSettings, make_scene
 from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
-from sgpmil.processes import (
-    available_cores,
-    hold_interrupts,
-    progress_bar,
-    set_up_worker,
-)
+from sgpmil.processes import available_cores, hold_interrupts, progress_bar, set_up_worker
 from sgpmil.slides.optional_part import require_package
 
 __all__ = [

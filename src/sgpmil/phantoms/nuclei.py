@@ -32,7 +32,7 @@ _FINER = 4
 
 @dataclass(frozen=True, slots=True)
 class NucleusKind:
-    """What the nuclei of a kind of cell look like. Lengths in microns.
+    """Appearance of the nuclei of a kind of cell. Lengths are in microns.
 
     Args:
         length: Smallest and largest length.
@@ -94,7 +94,7 @@ def album(name: str, mpp: float) -> Album:
 
 
 def largest_half(mpp: float) -> int:
-    """Give half of the side of the largest pictures of a resolution, in pixels."""
+    """Return half of the side of the largest pictures of a resolution, in pixels."""
     return max(_half(kind, mpp) for kind in KINDS.values())
 
 

@@ -7,12 +7,7 @@ import numpy as np
 from sgpmil.shapes import Float
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = [
-    "blob",
-    "draw_tissue",
-    "ribbon",
-    "solid",
-]
+__all__ = ["blob", "draw_tissue", "ribbon", "solid"]
 
 
 def blob(
@@ -31,7 +26,7 @@ def blob(
     $k^{-\text{decay}}$: large lobes and a fine, ragged edge, and never a crossing.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         centre: Centre.
         radius: Typical radius.
         elongation: Length over width; the direction is drawn.
@@ -73,7 +68,7 @@ def ribbon(
     """Draw a bent band of about the same width from one place to another.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         start: Middle of one end.
         end: Middle of the other end.
         width: Typical width.
@@ -121,7 +116,7 @@ def draw_tissue(rng: np.random.Generator, extent: tuple[float, float]) -> Geomet
     """Draw the tissue of a slide, with tears.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         extent: Width and height of the slide in microns.
     """
     import shapely

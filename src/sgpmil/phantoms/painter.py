@@ -20,11 +20,7 @@ from sgpmil.phantoms.weave import STRAND, Weave, weave_in
 from sgpmil.shapes import Float, UInt8
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = [
-    "BLOCK",
-    "Painter",
-    "render",
-]
+__all__ = ["BLOCK", "Painter", "render"]
 
 _EOSIN, _EOSIN_FIBRE = pigment_table("eosin"), pigment_table("eosin_fibre")
 _EOSIN_GRAIN, _EOSIN_TINT = pigment_table("eosin_grain"), pigment_table("eosin_tint")
@@ -33,7 +29,7 @@ _BLUE_TINT = pigment_table("blue_tint")
 
 
 class Painter:
-    """Draws any part of a scene.
+    """Painter of any part of a scene.
 
     Args:
         scene: The scene.
@@ -70,7 +66,7 @@ class Painter:
         self.glass = np.broadcast_to(colour, (PERIOD, PERIOD, 3)).copy()
 
     def paint(self, window: Window) -> UInt8[np.ndarray, "h w"]:
-        """Say what each pixel of a window is painted as.
+        """Return the paint of each pixel of a window.
 
         Args:
             window: The window.
@@ -141,7 +137,7 @@ class Painter:
     def _stains(
         self, painted: UInt8[np.ndarray, "h w"], weave: Weave, window: Window
     ) -> tuple[Float[np.ndarray, "h w"], Float[np.ndarray, "h w"]]:
-        """Give the eosin and the haematoxylin of everything but cells."""
+        """Return the eosin and the haematoxylin of everything but cells."""
         import cv2
 
         strand = cv2.LUT(weave.fibres(window), STRAND)
@@ -205,7 +201,7 @@ def render(
 
     Args:
         scene: The slide.
-        x: Left of the window in pixels; may lie beyond the slide, which goes on there as glass.
+        x: Left of the window in pixels; may lie beyond the slide, where there is glass.
         y: Top of the window.
         width: Width of the window.
         height: Height of the window.

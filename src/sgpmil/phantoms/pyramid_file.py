@@ -34,7 +34,7 @@ _MICRONS_PER_CM = 1e4
 
 
 def level_sizes(size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-    """Give width and height of each level of a slide.
+    """Return width and height of each level of a slide.
 
     Args:
         size: Width and height of the finest.
@@ -114,7 +114,7 @@ def _tiles(strips: Iterator[np.ndarray]) -> Iterator[UInt8[np.ndarray, "t t 3"]]
                 tile = strip[y : y + _TILE, x : x + _TILE]
                 missing = _TILE - tile.shape[0], _TILE - tile.shape[1]
                 if any(missing):
-                    # Beyond the slide its edge goes on, which JPEG takes more kindly than black.
+                    # The slide's edge is repeated, which JPEG compresses better than black.
                     tile = np.pad(tile, ((0, missing[0]), (0, missing[1]), (0, 0)), mode="edge")
                 yield np.ascontiguousarray(tile)
 

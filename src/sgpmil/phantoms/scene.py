@@ -19,13 +19,7 @@ from sgpmil.phantoms.outlines import draw_tissue, ribbon, solid
 from sgpmil.phantoms.stain import Stain, draw_stain
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = [
-    "PenMark",
-    "PhantomSettings",
-    "Scene",
-    "draw_pen",
-    "make_scene",
-]
+__all__ = ["PenMark", "PhantomSettings", "Scene", "draw_pen", "make_scene"]
 
 _SMALLEST, _LARGEST = 512, 400_000
 _FINEST, _COARSEST = 0.1, 2.0
@@ -35,7 +29,7 @@ _SHORTEST_UM = 400.0
 
 @dataclass(frozen=True, slots=True)
 class PhantomSettings:
-    """What a synthetic slide is to be like.
+    """Settings of a synthetic slide.
 
     Cells, glands and fibres have their natural size in microns: a finer `mpp` shows the same
     things larger, and a larger `size` shows more of them.
@@ -131,7 +125,7 @@ def draw_pen(
     """Draw strokes over the edge of the tissue and the glass beside it.
 
     Args:
-        rng: Source of chance.
+        rng: Random number generator.
         tissue: The tissue.
         extent: Width and height of the slide in microns.
         share: Probability that there are any.
@@ -169,7 +163,7 @@ class Scene:
 
     Args:
         seed: Seed of everything in it.
-        settings: What it is like.
+        settings: Its settings.
         tissue: The tissue, without its tears. Hollows of glands and fat belong to it.
         tumour: The tumour; empty on a normal slide. No other structure lies in it.
         glands: Normal glands.
@@ -178,8 +172,8 @@ class Scene:
         fat: Regions of fat.
         adipocytes: The cells of the fat.
         folds: Where the tissue lies double.
-        pen: What someone drew on the glass.
-        stain: How it was stained and scanned.
+        pen: Pen marks on the glass.
+        stain: Its stain and scanner.
     """
 
     seed: int
@@ -229,7 +223,7 @@ def make_scene(seed: int, settings: PhantomSettings | None = None) -> Scene:
 
     Args:
         seed: Seed, not negative.
-        settings: What the slide is to be like.
+        settings: Settings of the slide.
     """
     require_package("shapely")
     import shapely

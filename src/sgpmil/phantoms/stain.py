@@ -15,14 +15,7 @@ import numpy as np
 
 from sgpmil.shapes import Float, UInt8
 
-__all__ = [
-    "PIGMENTS",
-    "Paint",
-    "Pigment",
-    "Stain",
-    "draw_stain",
-    "pigment_table",
-]
+__all__ = ["PIGMENTS", "Paint", "Pigment", "Stain", "draw_stain", "pigment_table"]
 
 _HAEMATOXYLIN = np.array([0.66, 0.69, 0.30])
 _EOSIN = np.array([0.10, 0.94, 0.32])
@@ -32,7 +25,7 @@ _FULL = 2.3
 
 @dataclass(frozen=True, slots=True)
 class Stain:
-    """How a slide was stained, cut and scanned.
+    """Stain and scanner of a slide.
 
     Args:
         haematoxylin: Absorption of red, green and blue by the stain of the nuclei.
@@ -47,7 +40,7 @@ class Stain:
     blur: float
 
     def tables(self) -> tuple[UInt8[np.ndarray, "256 1 3"], UInt8[np.ndarray, "256 1 3"]]:
-        """Give the colour of each value of haematoxylin (on glass) and of eosin (on white)."""
+        """Return the colour of each value of haematoxylin (on glass) and of eosin (on white)."""
         value = np.arange(256)[:, None] / 255 * _FULL
         glass = np.array(self.background)
         blue = glass * np.exp(-value * np.array(self.haematoxylin))
@@ -78,7 +71,7 @@ def draw_stain(rng: np.random.Generator) -> Stain:
 
 
 class Paint(IntEnum):
-    """What a pixel is painted as."""
+    """Kind of tissue that a pixel shows."""
 
     GLASS = 0
     STROMA = 1
@@ -94,7 +87,7 @@ class Paint(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pigment:
-    """What a part of the tissue takes up, apart from its nuclei.
+    """Stains that a part of the tissue takes up, apart from its nuclei.
 
     Args:
         eosin: Level of eosin.
@@ -132,10 +125,10 @@ PIGMENTS = {
 
 
 def pigment_table(name: str) -> Float[np.ndarray, "256"]:
-    """Give one value of every paint as a table to look up.
+    """Return one value of every paint as a lookup table.
 
     Args:
-        name: Which value of a `Pigment`.
+        name: Name of a value of `Pigment`.
 
     Example:
         >>> float(pigment_table("eosin")[Paint.STROMA])

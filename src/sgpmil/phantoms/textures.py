@@ -12,16 +12,7 @@ import numpy as np
 from sgpmil.phantoms.filling import Window
 from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = [
-    "PERIOD",
-    "SPREAD",
-    "draw",
-    "fibres",
-    "grain",
-    "grain_in",
-    "noise_in",
-    "smooth_field",
-]
+__all__ = ["PERIOD", "SPREAD", "draw", "fibres", "grain", "grain_in", "noise_in", "smooth_field"]
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPLINE_SD = np.float32(np.sqrt(1 / 3) * 0.4794)
@@ -62,7 +53,7 @@ def smooth_field(
     x: Float[np.ndarray, " w"],
     y: Float[np.ndarray, " h"],
 ) -> Float[np.ndarray, "h w"]:
-    """Give a smooth random field of mean 0 and standard deviation 1 on a grid of places.
+    """Return a smooth random field of mean 0 and standard deviation 1 on a grid of places.
 
     A cubic B-spline through uniform numbers on a lattice.
 
@@ -80,7 +71,7 @@ def smooth_field(
 
 
 def _spline(at: Float[np.ndarray, " K"]) -> tuple[Int[np.ndarray, " L"], Float[np.ndarray, "K L"]]:
-    """Give the lattice indices that matter, and the weight of each at each place."""
+    """Return the relevant lattice indices, and the weight of each at each place."""
     base = np.floor(at).astype(np.int64)
     first = int(base.min()) - 1
     indices = np.arange(first, int(base.max()) + 3)

@@ -1,4 +1,4 @@
-"""What a scene is known to hold, as GeoJSON for QuPath and for the annotations of this package."""
+"""Known tissue and tumour of a scene, as GeoJSON that QuPath and this package read."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ def write_regions(path: Path, scene: Scene) -> None:
 
 
 def _stroma(scene: Scene) -> Geometry:
-    """Give what of the tissue is nothing else."""
+    """Return the tissue that is nothing else."""
     import shapely
 
     others = shapely.union_all([scene.tumour, scene.lymphocytes, scene.fat])
@@ -96,7 +96,7 @@ def _write(path: Path, scene: Scene, kinds: Sequence[tuple[str, Geometry]]) -> N
 
 
 def _features(name: str, area: Geometry) -> Iterator[str]:
-    """Give a feature for each polygon of an area, as text."""
+    """Yield a feature for each polygon of an area, as text."""
     import shapely
 
     kind = {"name": name, "color": _COLOURS[name]}

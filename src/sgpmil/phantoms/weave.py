@@ -13,7 +13,7 @@ __all__ = ["STRAND", "Weave", "weave_in"]
 _STEP = 8
 """Smooth fields are computed at every eighth pixel, and interpolated between."""
 _BEND = 75.0
-"""How far fibres are bent aside, in microns a standard deviation."""
+"""Sideways bend of fibres, in microns per standard deviation."""
 
 
 def _strand() -> Float[np.ndarray, "256"]:
@@ -24,7 +24,7 @@ def _strand() -> Float[np.ndarray, "256"]:
 
 
 STRAND = _strand()
-"""What fibres add to the eosin, by the value of their texture."""
+"""Eosin that fibres add, by the value of their texture."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class Weave:
     def direction(
         self, column: Int[np.ndarray, " K"], row: Int[np.ndarray, " K"]
     ) -> Float[np.ndarray, " K"]:
-        """Give the angle of the fibres at places of the window.
+        """Return the angle of the fibres at places of the window.
 
         Args:
             column: Columns of the window.

@@ -46,9 +46,9 @@ def read_annotations(
     mask_downsample: float | None = None,
     slide_size: tuple[int, int] | None = None,
 ) -> Annotations | AnnotationMask:
-    """Read what was drawn on a slide: ASAP's XML, GeoJSON, or a mask as TIFF.
+    """Read the annotations of a slide: ASAP's XML, GeoJSON, or a mask as TIFF.
 
-    The format follows from the file's suffix, or from its first bytes where that is another.
+    The format follows from the file's suffix, or from its first bytes if the suffix is unknown.
 
     Args:
         path: File to read.
@@ -118,7 +118,7 @@ class AnnotationFolder:
 
     @property
     def depends_on_class(self) -> bool:
-        """Whether what is positive depends on the class of the slide."""
+        """Whether the rule depends on the class of the slide."""
         return callable(self.rule)
 
     def read(self, slide_id: str, slide_class: str) -> Annotations | AnnotationMask:

@@ -1,4 +1,4 @@
-r"""The connected lesions of a slide.
+r"""Connected lesions of a slide.
 
 CAMELYON16 evaluates on a mask of its own: regions less than 75 µm apart are one lesion, holes
 are filled, a hit within 37.5 µm of a region counts, and lesions whose major axis, so enlarged,
@@ -66,7 +66,7 @@ def find_lesions(
     """Find the connected lesions, with their holes filled.
 
     Args:
-        annotations: What was drawn on the slide.
+        annotations: Annotations of the slide.
         merge_distance: Regions nearer than this are one lesion; each lesion grows by half of it
             all around.
         min_diameter: Lesions whose major axis (see `major_axis`), so grown, is below this do not
@@ -95,7 +95,7 @@ def find_lesions(
 
 
 def major_axis(outline: Geometry) -> float:
-    r"""Give the major axis of the ellipse with the same second moments as an area.
+    r"""Return the major axis of the ellipse with the same second moments as an area.
 
     $$ d = 4 \sqrt{\lambda_{\max}(\Sigma)}, \qquad
        \Sigma = \frac{1}{|A|} \int_A (r - \bar r)(r - \bar r)^\top \, dr $$

@@ -1,11 +1,8 @@
 """Masks: rasters of the positive area of a slide."""
 
-import logging
 import math
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,9 @@ from sgpmil.errors import AnnotationError
 from sgpmil.shapes import Bool
 from sgpmil.slides.annotations.regions import Annotations, Region
 from sgpmil.slides.optional_part import require_package
+from sgpmil.slides.reading.tiff_file import quiet_tifffile
 
-__all__ = [
-    "AnnotationMask",
-    "mask_polygons",
-    "rasterise",
-    "read_mask",
-]
+__all__ = ["AnnotationMask", "mask_polygons", "rasterise", "read_mask"]
 
 MOST_PIXELS = 2**25
 """Pixels of the largest level of a pyramid that is read: 33 million."""
@@ -30,7 +23,7 @@ MOST_PIXELS = 2**25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnnotationMask:
-    """Which pixels of a reduced slide are positive.
+    """Positive pixels of a reduced slide.
 
     Args:
         pixels: Whether each pixel is positive, a row an image row.
@@ -118,11 +111,11 @@ def mask_polygons(mask: AnnotationMask) -> Annotations:
 
 
 def _read_tiff(file: Path, where: str) -> tuple[tuple[int, int], np.ndarray]:
-    """Give width and height of the largest level, and the pixels of the level that is read."""
+    """Return width and height of the largest level, and the pixels of the level that is read."""
     import tifffile
 
     try:
-        with _quiet_tifffile(), tifffile.TiffFile(file) as content:
+        with quiet_tifffile(), tifffile.TiffFile(file) as content:
             levels: list[Any] = list(content.series[0].levels)
             small = [level for level in levels if math.prod(level.shape[:2]) <= MOST_PIXELS]
             shape = levels[0].shape
@@ -142,20 +135,8 @@ def _read_tiff(file: Path, where: str) -> tuple[tuple[int, int], np.ndarray]:
     return (int(shape[1]), int(shape[0])), image
 
 
-@contextmanager
-def _quiet_tifffile() -> Iterator[None]:
-    """Keep tifffile from logging what is about to be said in one sentence."""
-    logger = logging.getLogger("tifffile")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def _ratio(large: tuple[int, int], small: tuple[int, int], where: str) -> float:
-    """Give how many times smaller an image is; a power of two where rounding allows one."""
+    """Return how many times smaller an image is: a power of two if rounding allows one."""
     by_side = [a / b for a, b in zip(large, small, strict=True)]
     mean = sum(by_side) / 2
     power = 2.0 ** round(math.log2(mean))
@@ -172,10 +153,10 @@ def _ratio(large: tuple[int, int], small: tuple[int, int], where: str) -> float:
 def rasterise(
     annotations: Annotations | AnnotationMask, downsample: int, shape: tuple[int, int]
 ) -> Bool[np.ndarray, "h w"]:
-    """Say of each pixel of a reduced slide whether its centre is positive.
+    """Return for each pixel of a reduced slide whether its centre is positive.
 
     Args:
-        annotations: What was drawn on the slide.
+        annotations: Annotations of the slide.
         downsample: Side of a pixel in level-0 pixels.
         shape: Rows and columns of the image.
 

@@ -1,4 +1,4 @@
-"""How much of each patch is positive, and the label that follows."""
+"""Positive share and label of each patch."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sgpmil.slides.optional_part import Geometry, require_package
 __all__ = ["patch_coverage", "patch_labels"]
 
 TOLERANCE = 1e-9
-"""How far below `min_coverage` a coverage may be by rounding."""
+"""Rounding error allowed below `min_coverage`."""
 
 _MOST_CORNERS, _MOST_CUTS = 256, 16
 
@@ -19,7 +19,7 @@ _MOST_CORNERS, _MOST_CUTS = 256, 16
 def patch_coverage(
     coords: Int[np.ndarray, "N 2"], patch_size: int, annotations: Annotations | AnnotationMask
 ) -> Float[np.ndarray, " N"]:
-    r"""Give the share of each patch's footprint that is positive.
+    r"""Return the positive share of each patch's footprint.
 
     $$ \gamma_k = \frac{|Q_k \cap P|}{|Q_k|}, \qquad
        Q_k = [x_k, x_k + s) \times [y_k, y_k + s) $$
@@ -31,7 +31,7 @@ def patch_coverage(
     Args:
         coords: Top-left corner (x, y) of each patch in level-0 pixels.
         patch_size: Side s of a patch in level-0 pixels.
-        annotations: What was drawn on the slide.
+        annotations: Annotations of the slide.
 
     Raises:
         AnnotationError: The patches have no size, or begin beyond the end of the mask.
@@ -64,7 +64,7 @@ def patch_labels(
     Args:
         coords: Top-left corner (x, y) of each patch in level-0 pixels.
         patch_size: Side of a patch in level-0 pixels.
-        annotations: What was drawn on the slide.
+        annotations: Annotations of the slide.
         min_coverage: Least share $\gamma_{\min}$ of a patch; 0 means any overlap.
 
     Raises:
@@ -111,8 +111,7 @@ def _polygon_coverage(
 def _cut(area: Geometry) -> np.ndarray:
     """Cut an area into quarters until none has many corners.
 
-    An outline of thousands of corners would otherwise be walked along whole for every patch on
-    it.
+    Otherwise each patch on an outline of thousands of corners would visit all of them.
     """
     import shapely
 
@@ -166,7 +165,7 @@ def _mask_coverage(
     side = patch_size / mask.downsample
     right, bottom = left + side, top + side
     covered = below(right, bottom) - below(left, bottom) - below(right, top) + below(left, top)
-    # Differences of large sums: what is nothing must be 0, for "any overlap" asks for more.
+    # Differences of large sums are inexact. No coverage must be exactly 0 for "any overlap".
     covered = np.where(covered < 1e-6, 0.0, covered)
     return np.clip(covered / side**2, 0.0, 1.0)
 

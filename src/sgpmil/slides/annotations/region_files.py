@@ -15,11 +15,7 @@ from sgpmil.shapes import Float
 from sgpmil.slides.annotations.regions import Region, SkippedRegionWarning
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = [
-    "area_of_rings",
-    "read_asap_xml",
-    "read_geojson",
-]
+__all__ = ["area_of_rings", "read_asap_xml", "read_geojson"]
 
 _FEWEST_POINTS = 3
 
@@ -209,7 +205,7 @@ def _class_name(feature: Mapping[str, Any]) -> str:
 
 
 def _areas(geometry: Any, where: str) -> Iterator[Any | None]:
-    """Give the area of each polygon; None for what is no area."""
+    """Yield the area of each polygon; None for objects without an area."""
     kind = geometry.get("type") if isinstance(geometry, Mapping) else None
     if kind == "GeometryCollection":
         for part in geometry.get("geometries", []):

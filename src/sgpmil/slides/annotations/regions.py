@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 Unannotated = Literal["negative", "unknown"]
-"""What tissue outside every region is: `negative` where the drawing is exhaustive."""
+"""Label of tissue outside every region: `negative` if the annotation is exhaustive."""
 
 
 class SkippedRegionWarning(UserWarning):
@@ -41,7 +41,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionRule:
-    """Which regions are positive. Names are compared without regard to case.
+    """Rule for which regions are positive. The case of names does not matter.
 
     Args:
         positive: Names of the positive regions. With none, every region that is not excluded is
@@ -49,7 +49,7 @@ class RegionRule:
         excluded: Names of regions that are cut out of the others as holes.
         negative: Names of negative regions; any other name is then refused. By default whatever
             is neither positive nor excluded is negative.
-        unannotated: What tissue outside every region is.
+        unannotated: Label of tissue outside every region.
     """
 
     positive: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Annotations:
     Args:
         positive: Positive regions, with what is excluded cut out of them.
         negative: Regions that were drawn and are not positive.
-        unannotated: What tissue outside every region is.
+        unannotated: Label of tissue outside every region.
     """
 
     positive: tuple[Region, ...]
@@ -192,11 +192,15 @@ _COARSE = {
 
 
 def bracs_rule(slide_class: str, unannotated: Unannotated = "unknown") -> RegionRule:
-    """Give the rule for a slide of a coarse class.
+    """Return the rule for a slide of a coarse class of BRACS.
+
+    BRACS annotates regions of seven subtypes, and not all of the tissue. A region is positive if
+    its subtype belongs to the coarse class of its slide, and negative otherwise. Tissue outside
+    every region is unknown, because a slide of a malignant tumour has more of it than was drawn.
 
     Args:
         slide_class: ``BT``, ``AT`` or ``MT`` (or benign, atypical, malignant).
-        unannotated: What tissue outside every region is.
+        unannotated: Label of tissue outside every region.
 
     Raises:
         AnnotationError: There is no such class.

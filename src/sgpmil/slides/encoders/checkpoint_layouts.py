@@ -17,12 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = [
-    "ConchTower",
-    "conch_weights",
-    "positions_on_grid",
-    "timm_names",
-]
+__all__ = ["ConchTower", "conch_weights", "positions_on_grid", "timm_names"]
 
 
 def positions_on_grid(

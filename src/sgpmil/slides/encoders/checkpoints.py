@@ -12,13 +12,7 @@ from torch import nn
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.encoder import require
 
-__all__ = [
-    "download_weights",
-    "hub_failure",
-    "load_weights",
-    "read_weights",
-    "weights_file",
-]
+__all__ = ["download_weights", "hub_failure", "load_weights", "read_weights", "weights_file"]
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names of weight files in a repository of Hugging Face's hub, the preferred one first."""

@@ -11,10 +11,7 @@ from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.checkpoints import hub_failure, load_weights, read_weights
 from sgpmil.slides.encoders.encoder import Interpolation, Network, PatchTransform, require
 
-__all__ = [
-    "load_timm",
-    "load_transformers",
-]
+__all__ = ["load_timm", "load_transformers"]
 
 _HUB = ("hf-hub:", "hf_hub:")
 

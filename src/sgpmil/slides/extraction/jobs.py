@@ -7,13 +7,7 @@ from typing import Literal
 
 from sgpmil.errors import ExtractionError, SettingsError
 from sgpmil.slides.patches import PatchSettings
-from sgpmil.slides.reading import (
-    Resolution,
-    Slide,
-    find_slides,
-    read_slide_list,
-    slide_resolution,
-)
+from sgpmil.slides.reading import Resolution, Slide, find_slides, read_slide_list, slide_resolution
 from sgpmil.slides.tissue import TissueSettings
 
 __all__ = [

@@ -25,20 +25,9 @@ from sgpmil.slides.patches import (
     write_coords,
 )
 from sgpmil.slides.reading import SlideWarning, open_slide
-from sgpmil.slides.tissue import (
-    read_contours,
-    segment_tissue,
-    write_contours,
-    write_preview,
-)
+from sgpmil.slides.tissue import read_contours, segment_tissue, write_contours, write_preview
 
-__all__ = [
-    "PreparedSlide",
-    "Record",
-    "outdated",
-    "prepare_slide",
-    "stored_record",
-]
+__all__ = ["PreparedSlide", "Record", "outdated", "prepare_slide", "stored_record"]
 
 Record = dict[str, Any]
 """Attributes of a file that record how it was made, by name."""

@@ -5,7 +5,6 @@ import tempfile
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -18,10 +17,7 @@ from sgpmil.slides.extraction.preparation import PreparedSlide, prepare_slide
 from sgpmil.slides.patches import ExtractionFolder
 from sgpmil.slides.reading import Slide, open_slide
 
-__all__ = [
-    "TileSlots",
-    "TileWorkers",
-]
+__all__ = ["TileSlots", "TileWorkers"]
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder of ours is made in it
 
@@ -119,12 +115,7 @@ class TileWorkers:
     def __enter__(self) -> "TileWorkers":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -13,16 +13,12 @@ from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading import Resolution, Slide, level0_side
 from sgpmil.slides.tissue.contours import Tissue
 
-__all__ = [
-    "PatchSettings",
-    "Patches",
-    "place_patches",
-]
+__all__ = ["PatchSettings", "Patches", "place_patches"]
 
 
 @dataclass(frozen=True, slots=True)
 class PatchSettings:
-    """How large patches are, and which are kept. Exactly one of magnification and mpp is given.
+    """Settings of the grid. Exactly one of magnification and mpp is given.
 
     Args:
         size: Side of a patch in pixels, at the target resolution.
@@ -84,7 +80,7 @@ _MOST_AT_ONCE = 2**18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patches:
-    """The places of a slide's patches. None is what a file of another tool does not say.
+    """Positions of a slide's patches. None stands for what a file of another tool does not state.
 
     Args:
         coords: Top-left corner (x, y) of each patch in level-0 pixels, row by row.
@@ -127,7 +123,7 @@ def place_patches(
         tissue: The tissue.
         slide: The slide.
         resolution: Its resolution.
-        settings: How large patches are, and which are kept.
+        settings: Settings of the grid.
 
     Raises:
         SlideError: The target is finer than the slide.
@@ -158,7 +154,7 @@ def place_patches(
 def _candidates(
     tissue: Tissue, slide_size: tuple[int, int], side: int, step: int
 ) -> Int[np.ndarray, "M 2"]:
-    """Give the patches of the grid that overlap the tissue's bounding box, row by row."""
+    """Return the patches of the grid that overlap the tissue's bounding box, row by row."""
     require_package("shapely")
     if tissue.area.is_empty:
         return np.zeros((0, 2), dtype=np.int64)

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import h5py
@@ -39,7 +38,7 @@ class NewHdf5File:
             raise
 
     def check(self) -> None:
-        """Refuse to go on where something could not be written.
+        """Raise the error of an earlier write that failed.
 
         Raises:
             OSError: Something could not.
@@ -48,7 +47,7 @@ class NewHdf5File:
             raise _named(self._disk.failure, self.path)
 
     def finish(self) -> None:
-        """Give the file its name.
+        """Complete the file, and give it its name.
 
         Raises:
             OSError: Something could not be written; then nothing is left behind.
@@ -75,23 +74,18 @@ class NewHdf5File:
     def __enter__(self) -> "NewHdf5File":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
             self.finish()
         else:
             self.drop()
 
 
 class _Disk:
-    """What HDF5 writes to. Its failures are kept, and HDF5 never hears of them.
+    """File that HDF5 writes to. It records failures and hides them from HDF5.
 
-    HDF5 cannot close a file that it cannot write: it stays open, and the process dies of it when
-    it ends. So writing goes on into nothing, and `failure` tells.
+    HDF5 cannot close a file that it cannot write. The file stays open, and the process crashes when
+    it ends. So after a failure further writes do nothing, and `failure` holds the error.
 
     Args:
         path: Final name, for the message.
@@ -107,7 +101,7 @@ class _Disk:
             raise _named(error, path) from error
 
     def write(self, data: Any) -> int:
-        """Write all of it, or remember why not."""
+        """Write all of it, or record the failure."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         try:
@@ -134,7 +128,7 @@ class _Disk:
         return size
 
     def truncate(self, size: int) -> int:
-        """Set the size, or remember why not."""
+        """Set the size, or record the failure."""
         try:
             if self.failure is None:
                 self._file.truncate(size)
@@ -143,11 +137,11 @@ class _Disk:
         return size
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Set the position."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Say the place."""
+        """Return the position."""
         return self._file.tell()
 
     def flush(self) -> None:
@@ -180,7 +174,7 @@ def set_attributes(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """Say the file's final name, not the hidden one."""
+    """Return the error with the file's final name instead of the hidden one."""
     if error.errno is None:
         return error
     return OSError(error.errno, os.strerror(error.errno), str(path))

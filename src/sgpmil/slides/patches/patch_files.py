@@ -21,23 +21,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sgpmil.bags.readers.stored_values import (
-    number_attribute,
-    text_attribute,
-    whole_coordinates,
-)
+from sgpmil.bags.readers.stored_values import number_attribute, text_attribute, whole_coordinates
 from sgpmil.errors import BagError, ExtractionError
 from sgpmil.shapes import Float
 from sgpmil.slides.patches.grid import Patches, PatchSettings
 from sgpmil.slides.patches.hdf5_file import NewHdf5File, set_attributes
 
-__all__ = [
-    "ExtractionFolder",
-    "FeatureWriter",
-    "add_coords",
-    "read_coords",
-    "write_coords",
-]
+__all__ = ["ExtractionFolder", "FeatureWriter", "add_coords", "read_coords", "write_coords"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +64,41 @@ class ExtractionFolder:
 
     @property
     def contours_folder(self) -> Path:
-        """Where the contours are."""
+        """Folder of the contours."""
         return self.root / "contours_geojson"
 
     @property
     def previews_folder(self) -> Path:
-        """Where the previews are."""
+        """Folder of the previews."""
         return self.root / "contours"
 
     @property
     def coords_folder(self) -> Path:
-        """Where the coordinates are."""
+        """Folder of the coordinates."""
         return self.patches_folder / "patches"
 
     def features_folder(self, encoder: str) -> Path:
-        """Name where the embeddings of an encoder are.
+        """Return the folder of an encoder's embeddings.
 
         Args:
-            encoder: Its name; what no folder's name may have becomes a dash.
+            encoder: Its name; characters that a folder cannot have become dashes.
         """
         return self.patches_folder / f"features_{re.sub(r'[^A-Za-z0-9._+-]+', '-', encoder)}"
 
     def contours(self, slide_id: str) -> Path:
-        """Name the contours of a slide."""
+        """Return the file of a slide's contours."""
         return self.contours_folder / f"{slide_id}.geojson"
 
     def preview(self, slide_id: str) -> Path:
-        """Name the preview of a slide."""
+        """Return the file of a slide's preview."""
         return self.previews_folder / f"{slide_id}.png"
 
     def coords(self, slide_id: str) -> Path:
-        """Name the coordinates of a slide."""
+        """Return the file of a slide's coordinates."""
         return self.coords_folder / f"{slide_id}_patches.h5"
 
     def features(self, encoder: str, slide_id: str) -> Path:
-        """Name the embeddings of a slide."""
+        """Return the file of a slide's embeddings."""
         return self.features_folder(encoder) / f"{slide_id}.h5"
 
 
@@ -119,7 +109,7 @@ _ROWS = 4096
 def write_coords(
     path: str | os.PathLike[str], patches: Patches, *, attributes: Mapping[str, Any] | None = None
 ) -> None:
-    """Write where a slide's patches are, as TRIDENT does.
+    """Write the coordinates of a slide's patches, as TRIDENT does.
 
     The dataset `coords` (int64, a row (x, y) for each patch) has the geometry in its attributes.
     The same patches give the same bytes.
@@ -127,7 +117,7 @@ def write_coords(
     Args:
         path: File to write, whole or not at all.
         patches: The patches.
-        attributes: What else to remember, by name.
+        attributes: Other attributes, by name.
 
     Raises:
         OSError: The file cannot be written.
@@ -144,7 +134,7 @@ def add_coords(
     Args:
         new: The file.
         patches: The patches.
-        attributes: What else to remember, by name.
+        attributes: Other attributes, by name.
     """
     width, height = (None, None) if patches.slide_size is None else patches.slide_size
     dataset = new.file.create_dataset(
@@ -172,7 +162,7 @@ def add_coords(
 
 
 def read_coords(path: str | os.PathLike[str]) -> Patches:
-    """Read where a slide's patches are, from a file of this package, of TRIDENT or of CLAM.
+    """Read the coordinates of a slide's patches, from a file of this package, TRIDENT or CLAM.
 
     CLAM stores the side in pixels of a level, and the level's downsample. (`custom_downsample`,
     of old files, makes the encoded picture smaller, not the patch.)
@@ -268,8 +258,8 @@ class FeatureWriter:
         dim: Numbers of an embedding.
         dtype: Their type on disk.
         encoder: Name of the encoder.
-        attributes: What else to remember of the embeddings, by name.
-        coords_attributes: What else to remember of the coordinates, by name.
+        attributes: Other attributes of the embeddings, by name.
+        coords_attributes: Other attributes of the coordinates, by name.
 
     Raises:
         OSError: The file cannot be written.
@@ -342,7 +332,7 @@ class FeatureWriter:
                 self._flush()
 
     def finish(self) -> None:
-        """Give the file its name.
+        """Complete the file, and give it its name.
 
         Raises:
             ExtractionError: Embeddings of some patches are missing.

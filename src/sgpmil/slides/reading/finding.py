@@ -34,7 +34,7 @@ _HAMAMATSU = (".vms", ".vmu")
 
 
 def is_slide_file(path: str | os.PathLike[str]) -> bool:
-    """Say whether a name is that of a slide file: by its suffix, and not hidden.
+    """Return whether a file has the suffix of a slide and is not hidden.
 
     Args:
         path: The file; it need not exist.
@@ -55,7 +55,7 @@ def find_slides(folder: str | os.PathLike[str], *, recursive: bool = False) -> l
 
     Args:
         folder: The folder.
-        recursive: Whether to look into its subfolders too.
+        recursive: Whether to search its subfolders, too.
 
     Raises:
         SlideError: There is no such folder, or no slide in it, or two slides have one name.

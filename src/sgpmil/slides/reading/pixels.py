@@ -9,12 +9,7 @@ import numpy as np
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
 
-__all__ = [
-    "Colours",
-    "clipped_window",
-    "resize",
-    "to_rgb",
-]
+__all__ = ["Colours", "clipped_window", "resize", "to_rgb"]
 
 Kind = Literal["grey", "inverted grey", "rgb", "cmyk", "palette"]
 Alpha = Literal["none", "straight", "premultiplied"]
@@ -23,13 +18,13 @@ _COUNT = {"grey": 1, "inverted grey": 1, "rgb": 3, "cmyk": 4, "palette": 1}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Colours:
-    """What the samples of a pixel mean.
+    """Meaning of the samples of a pixel.
 
     Args:
-        kind: What the first samples are; `inverted grey` has 0 for white.
-        bits: Bits of a sample that are used.
-        alpha: What the opacity did to the colours; `none` where there is no opacity.
-        alpha_sample: Which sample is the opacity.
+        kind: Kind of the first samples; in `inverted grey` 0 is white.
+        bits: Used bits of a sample.
+        alpha: Kind of opacity; `none` without opacity.
+        alpha_sample: Number of the opacity's sample.
         palette: Colours by index, 8 bits a sample.
     """
 
@@ -54,7 +49,7 @@ def to_rgb(samples: np.ndarray, colours: Colours) -> UInt8[np.ndarray, "h w 3"]:
 
     Args:
         samples: Rows, columns and samples, unsigned integers.
-        colours: What they mean.
+        colours: Their meaning.
     """
     used = samples[:, :, : colours.samples]
     if colours.palette is not None:
@@ -81,7 +76,7 @@ def _to_8_bits(samples: np.ndarray, bits: int) -> UInt8[np.ndarray, "h w s"]:
     if bits == 8 and samples.dtype == np.uint8:
         return samples
     most = 2**bits - 1
-    # Brighter than the bits that are said to be used is white, not black again.
+    # Values beyond the stated bits are white; otherwise they would wrap to black.
     scaled = np.minimum(samples, most).astype(np.uint32) * 255 + most // 2
     return (scaled // most).astype(np.uint8)
 

@@ -28,7 +28,7 @@ FINEST_MPP, COARSEST_MPP = 0.02, 10.0
 programs write unasked are coarser (72 dpi is 353, 96 dpi 265, 2400 dpi 10.6 microns)."""
 
 _SQUARE = 0.05
-"""How much the sides of a pixel may differ."""
+"""Largest relative difference of the sides of a pixel."""
 
 _MICRONS = {
     "pm": 1e-6,
@@ -50,7 +50,7 @@ _MICRONS = {
 
 @dataclass(frozen=True, slots=True)
 class Optics:
-    """What a file says of the microscope.
+    """Optics of the microscope, as a file states them.
 
     Args:
         mpp: Microns a level-0 pixel; None where it is not said.
@@ -78,7 +78,7 @@ def positive_number(text: Any) -> float | None:
 
 
 def plausible_mpp(x: float | None, y: float | None) -> float | None:
-    """Give the side of a pixel in microns, if it is one of a microscope's square pixels.
+    """Return the side of a pixel in microns if it is plausible and square, else None.
 
     Args:
         x: Width of a pixel in microns.
@@ -98,7 +98,7 @@ def plausible_mpp(x: float | None, y: float | None) -> float | None:
 
 
 def mpp_of_density(x: float | None, y: float | None, unit: str) -> float | None:
-    """Give the side of a pixel in microns from the pixels in a unit of length.
+    """Return the side of a pixel in microns, from the pixels per unit of length.
 
     Args:
         x: Pixels in a unit along x.
@@ -198,10 +198,10 @@ def _in_microns(unit: str) -> float | None:
 Source = Literal["mpp", "objective", "given"]
 
 NOMINAL = (80.0, 60.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
-"""Magnifications that scanners are said to have."""
+"""Nominal magnifications of scanners."""
 
 _MICRONS_AT_1X = 10.0
-"""Microns a pixel at a magnification of 1, by convention: 0.25 at 40×."""
+"""Microns per pixel at a magnification of 1, by convention: 0.25 at 40×."""
 
 _SNAP = 0.15
 _DIFFERENT = 0.10
@@ -210,17 +210,17 @@ _COARSEST_GIVEN = 100.0
 
 
 class SlideWarning(UserWarning):
-    """A slide's file says one thing, and the user another."""
+    """A slide's file and the user state different resolutions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """How large a level-0 pixel of a slide is.
+    """Resolution of a slide.
 
     Args:
-        mpp: Microns a level-0 pixel.
+        mpp: Microns per level-0 pixel.
         magnification: Magnification of level 0, a nominal one where it is near one.
-        source: What it follows from: the file's `mpp`, its `objective`, or what was `given`.
+        source: Its source: the file's `mpp`, its `objective`, or `given` by the user.
     """
 
     mpp: float
@@ -229,10 +229,10 @@ class Resolution:
 
 
 def nominal_magnification(mpp: float) -> float:
-    r"""Give the magnification of a pixel size: $10/\mathrm{mpp}$, or a nominal one within 15 %.
+    r"""Return the magnification of a pixel size: $10/\mathrm{mpp}$, or a nominal one within 15 %.
 
     Args:
-        mpp: Microns a pixel.
+        mpp: Microns per pixel.
 
     Example:
         >>> nominal_magnification(0.499), nominal_magnification(0.2277)
@@ -246,16 +246,16 @@ def nominal_magnification(mpp: float) -> float:
 def slide_resolution(
     slide: Slide, *, given_mpp: float | None = None, given_magnification: float | None = None
 ) -> Resolution:
-    """Say how large a pixel of a slide is; it is never guessed.
+    """Return the resolution of a slide. It is never guessed.
 
-    The file's microns a pixel count first, then its objective power. What is given fills in what
-    the file does not say; where it contradicts the file by more than 10 %, it wins, with a
-    warning, since it was said of this slide.
+    The file's microns per pixel count first, then its objective power. A given resolution completes
+    what the file does not state. If it contradicts the file by more than 10 %, it wins, with a
+    warning, because the user gave it for this slide.
 
     Args:
         slide: The slide.
-        given_mpp: Microns a level-0 pixel, from elsewhere.
-        given_magnification: Magnification of level 0, from elsewhere.
+        given_mpp: Microns per level-0 pixel, from the user.
+        given_magnification: Magnification of level 0, from the user.
 
     Raises:
         SlideError: Nothing is known, or what is given is impossible.
@@ -300,7 +300,7 @@ def level0_side(
     target_magnification: float | None = None,
     target_mpp: float | None = None,
 ) -> int:
-    r"""Give the side of a patch in level-0 pixels.
+    r"""Return the side of a patch in level-0 pixels.
 
     For a magnification $m$ on a slide of magnification $m_0$ it is
     $\lfloor \mathrm{size}\, m_0 / m \rfloor$, as TRIDENT has it, in nominal magnifications; for a
@@ -310,7 +310,7 @@ def level0_side(
         size: Side of the patch in pixels of the target.
         resolution: Resolution of the slide.
         target_magnification: Magnification of the target.
-        target_mpp: Microns a pixel of the target; give this or the magnification.
+        target_mpp: Microns per pixel of the target; give this or the magnification.
 
     Raises:
         SlideError: The target is finer than the slide (by more than 2 % for a pixel size, which

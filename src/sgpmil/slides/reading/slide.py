@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -31,11 +30,11 @@ class CutShortError(SlideError):
 
 
 def cut_short(needed: int, found: int, where: str) -> CutShortError:
-    """Say that a file is cut short.
+    """Return the error of a file that is cut short.
 
     Args:
-        needed: Bytes that it should have at least.
-        found: Bytes that it has.
+        needed: Least number of bytes.
+        found: Number of bytes.
         where: Name of the file.
     """
     return CutShortError(
@@ -45,30 +44,30 @@ def cut_short(needed: int, found: int, where: str) -> CutShortError:
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words why a library could not read a file.
+    """Return in a few words why a library could not read a file.
 
     Args:
-        error: What the library raised.
+        error: Error of the library.
 
     Example:
         >>> reason(OSError("truncated file.")), reason(ZeroDivisionError("division by zero"))
         ('truncated file', 'its structure is damaged')
     """
-    # Other errors speak of the library's inner workings, which a damaged file has confused.
+    # Other errors are about internals of the library, which a damaged file has confused.
     by_openslide = type(error).__module__.startswith("openslide")
     text = str(error) if isinstance(error, _SPEAKING) or by_openslide else ""
     return text.split("\n")[0].rstrip(". ") or "its structure is damaged"
 
 
 def unreadable_pixels(path: Path, x: int, y: int, level: int, error: Exception) -> SlideError:
-    """Say that part of a slide cannot be read.
+    """Return the error of a part of a slide that cannot be read.
 
     Args:
         path: The file.
         x: Left edge of the window in level-0 pixels.
         y: Top edge of the window in level-0 pixels.
         level: Number of the level.
-        error: What the library raised.
+        error: Error of the library.
     """
     return SlideError(
         f"Expected pixels at x = {x}, y = {y} of level {level} in '{path}', but they cannot be "
@@ -77,8 +76,8 @@ def unreadable_pixels(path: Path, x: int, y: int, level: int, error: Exception) 
 
 
 _ROUNDING = 0.01
-"""How much coarser than asked a level may be: the sizes of levels are rounded to whole pixels,
-so that a level made four times smaller says 4.0003."""
+"""Tolerance of a level's downsample. The sizes of levels are rounded to whole pixels, so that a
+level made four times smaller has a downsample of 4.0003."""
 
 _BLOCK = 4096
 """Side of the windows from which thumbnails are made, in pixels: 64 MiB of RGBA each."""
@@ -110,8 +109,8 @@ class Slide(ABC):
     Args:
         path: The file.
         levels: The resolutions, the largest first.
-        mpp: Microns a level-0 pixel, as the file says; None where it does not.
-        objective: Power of the objective, as the file says; None where it does not.
+        mpp: Microns per level-0 pixel, if the file states it.
+        objective: Power of the objective, if the file states it.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class Slide(ABC):
         return resize(self._read(x, y, pixels, pixels, level), size, size)
 
     def level_for(self, downsample: float) -> int:
-        """Give the number of the coarsest level that is at least as fine as asked.
+        """Return the number of the coarsest level that is at least as fine as asked.
 
         Args:
             downsample: Side of a wanted pixel in level-0 pixels.
@@ -247,12 +246,7 @@ class Slide(ABC):
     def __enter__(self) -> "Slide":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -261,7 +255,7 @@ class Slide(ABC):
 
 
 def level_downsample(full: tuple[int, int], reduced: tuple[int, int]) -> float:
-    """Say how many times smaller a level is.
+    """Return how many times smaller a level is.
 
     It is a power of two, or else a whole number, where rounding allows one.
 

@@ -33,7 +33,7 @@ from sgpmil.slides.reading.slide import (
 )
 from sgpmil.slides.reading.tiff_pixels import TiffPixels, TileCache, find_levels
 
-__all__ = ["TiffSlide", "check_chain"]
+__all__ = ["TiffSlide", "check_chain", "quiet_tifffile"]
 
 CACHE_BYTES = 2**26
 """Bytes of decoded tiles that an open slide keeps: 64 MiB."""
@@ -42,7 +42,7 @@ _FAILURES = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError),
     *(ArithmeticError, AttributeError, AssertionError, MemoryError, struct.error),
 )
-"""What tifffile and its decoders raise where a file is damaged."""
+"""Errors of tifffile and its decoders on a damaged file."""
 
 _UNITS = {2: "inch", 3: "cm"}
 
@@ -69,7 +69,7 @@ class TiffSlide(Slide):
         try:
             if path.suffix.lower() != ".ndpi":  # whose offsets are not those of the standard
                 check_chain(self._file, f"'{path}'")
-            with _quiet_tifffile():
+            with quiet_tifffile():
                 self._tiff: Any = tifffile.TiffFile(self._file)
                 found = find_levels(self._tiff, f"'{path}'")
                 size = (found[0].width, found[0].height)
@@ -123,7 +123,7 @@ class TiffSlide(Slide):
 
 
 def _nearest(position: float) -> int:
-    return math.floor(position + 0.5)  # halves go one way, so that neighbours stay neighbours
+    return math.floor(position + 0.5)  # halves always round up, so that neighbours stay neighbours
 
 
 def _optics(tiff: Any, page: Any, size: tuple[int, int]) -> Optics:
@@ -149,8 +149,8 @@ def _rational(tag: Any) -> float | None:
 
 
 @contextmanager
-def _quiet_tifffile() -> Iterator[None]:
-    """Keep tifffile from saying what is about to be said in one sentence."""
+def quiet_tifffile() -> Iterator[None]:
+    """Silence tifffile, whose failures become one sentence of ours."""
     logger = logging.getLogger("tifffile")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

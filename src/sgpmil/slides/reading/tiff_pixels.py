@@ -116,7 +116,7 @@ def _size(series: Any) -> tuple[int, int]:
 
 
 def _is_smaller(full: TiffLevel, level: TiffLevel) -> bool:
-    """Say whether an image may be another made smaller: whether it has its shape."""
+    """Return whether an image has the shape of another and is smaller."""
     if level.width >= full.width or level.height >= full.height:
         return False
     large, small = (full.width, full.height), (level.width, level.height)
@@ -125,10 +125,10 @@ def _is_smaller(full: TiffLevel, level: TiffLevel) -> bool:
 
 
 class TileCache:
-    """Decoded tiles, the least recently used forgotten first.
+    """Cache of decoded tiles, which drops the least recently used first.
 
     Args:
-        limit: Bytes that are kept.
+        limit: Size in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -137,14 +137,14 @@ class TileCache:
         self._tiles: OrderedDict[Any, UInt8[np.ndarray, "h w 3"]] = OrderedDict()
 
     def get(self, key: Any) -> UInt8[np.ndarray, "h w 3"] | None:
-        """Give a tile, or None where it is not kept."""
+        """Return a tile, or None if it is not in the cache."""
         tile = self._tiles.get(key)
         if tile is not None:
             self._tiles.move_to_end(key)
         return tile
 
     def put(self, key: Any, tile: UInt8[np.ndarray, "h w 3"]) -> None:
-        """Keep a tile, and forget others where there is no room."""
+        """Add a tile, and drop the least recently used ones if the cache is full."""
         self._tiles[key] = tile
         self._bytes += tile.nbytes
         while self._bytes > self._limit and self._tiles:
@@ -152,15 +152,15 @@ class TileCache:
 
 
 class TiffPixels:
-    """Gives windows of a level; only the tiles (or strips) they touch are decoded.
+    """Pixels of a level. Only the tiles (or strips) that a window touches are decoded.
 
-    Tiles that the file leaves out are white.
+    Tiles that are missing in the file are white.
 
     Args:
         level: The level.
-        cache: Where decoded tiles are kept.
+        cache: Cache of decoded tiles.
         where: Name of the file, for messages.
-        bits: Bits of a sample that are used, where the file says so.
+        bits: Used bits of a sample, if the file states them.
 
     Raises:
         SlideError: The pixels are stored in a way that is not read, or the file ends before them.

@@ -13,17 +13,12 @@ from sgpmil.shapes import Bool, Float
 from sgpmil.slides.annotations.region_files import read_geojson
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = [
-    "Tissue",
-    "outline",
-    "read_contours",
-    "write_contours",
-]
+__all__ = ["Tissue", "outline", "read_contours", "write_contours"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tissue:
-    """Where a slide has tissue.
+    """The tissue of a slide.
 
     Args:
         area: A valid shapely Polygon or MultiPolygon in level-0 pixels; empty without tissue.
@@ -37,7 +32,7 @@ def outline(
     x_edges: Float[np.ndarray, " w_plus_1"],
     y_edges: Float[np.ndarray, " h_plus_1"],
 ) -> Geometry:
-    """Give the area that the pixels of a mask cover, along the edges of the pixels.
+    """Return the area that the pixels of a mask cover, along the edges of the pixels.
 
     Args:
         mask: Which pixels are covered.
@@ -136,7 +131,7 @@ def read_contours(path: str | os.PathLike[str]) -> Tissue:
     """Read the contours of a slide's tissue, also as edited in QuPath or drawn by other tools.
 
     Regions whose class is named like a hole (Ignore*, exclude, background, artefact, …) are cut
-    out wherever they lie; all others, of whatever class, are tissue.
+    out of all others; regions of any other class are tissue.
 
     Args:
         path: File to read.

@@ -1,4 +1,4 @@
-"""A picture of a slide with its tissue and patches, to look at."""
+"""Preview pictures of slides with their tissue and patches."""
 
 import os
 from pathlib import Path
@@ -38,7 +38,7 @@ def write_preview(
         tissue: Its tissue.
         coords: Top-left corner (x, y) of each patch in level-0 pixels.
         side: Side of a patch in level-0 pixels.
-        mpp: Microns a level-0 pixel, for the scale bar; by default what the file says. Without
+        mpp: Microns per level-0 pixel, for the scale bar; by default as the file states. Without
             either there is no bar.
 
     Raises:

@@ -22,12 +22,12 @@ __all__ = [
 ]
 
 MOST_PIXELS = 2**23
-"""Pixels of the largest image that is segmented: 8 million, some 600 MB while it lasts."""
+"""Pixels of the largest image that is segmented: 8 million, which need some 600 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class TissueSettings:
-    """What counts as tissue, in physical units.
+    """Settings of the segmentation, in physical units.
 
     Args:
         pixel: Side of a pixel of the image that is segmented, in microns. Very large slides are
@@ -70,7 +70,7 @@ def segment_tissue(
     Args:
         slide: The slide.
         resolution: Its resolution.
-        settings: What counts as tissue.
+        settings: Settings of the segmentation.
 
     Returns:
         The tissue, along the edges of the reduced image's pixels, at whole level-0 pixels.
@@ -95,12 +95,12 @@ def segment_tissue(
 def tissue_mask(
     image: UInt8[np.ndarray, "h w 3"], pixel: float, settings: TissueSettings
 ) -> Bool[np.ndarray, "h w"]:
-    """Say which pixels of an image are tissue.
+    """Return which pixels of an image are tissue.
 
     Args:
         image: The reduced slide.
         pixel: Side of a pixel in microns.
-        settings: What counts as tissue.
+        settings: Settings of the segmentation.
     """
     require_package("cv2")
     import cv2
@@ -108,7 +108,7 @@ def tissue_mask(
     # The glass is noisy; a blur by one pixel moves an edge by less than that.
     smooth = cv2.GaussianBlur(image.astype(np.float32), (0, 0), sigmaX=1.0)
     ink = find_ink(smooth, pixel)
-    # White where nothing was scanned says nothing of the glass.
+    # White areas that were not scanned show no glass.
     seen = ~ink & (image.min(axis=2) < 255)
     stain, glass = staining(smooth, seen)
     threshold = staining_threshold(stain, seen, glass)
@@ -152,7 +152,7 @@ def _trimmed(
 def _without_small(
     pieces: Bool[np.ndarray, "h w"], least: float, *, keep_at_border: bool
 ) -> Bool[np.ndarray, "h w"]:
-    """Remove connected pieces of fewer pixels; what reaches the border may go on beyond it."""
+    """Remove connected pieces of fewer pixels. A piece at the border may continue beyond it."""
     import cv2
 
     # Tissue is connected over corners, so that glass is not.
@@ -181,7 +181,7 @@ _BINS = 255
 def staining(
     image: Float[np.ndarray, "h w 3"], usable: Bool[np.ndarray, "h w"]
 ) -> tuple[Float[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
-    r"""Measure the staining of each pixel, and say which pixels look like glass.
+    r"""Measure the staining of each pixel, and find the pixels that look like glass.
 
     $$ s = \min\Bigl(1 - \frac{\min_c I_c}{\max_c I_c},\;
            1 - \frac{\min_c I_c / g_c}{\max_c I_c / g_c}\Bigr) $$
@@ -296,7 +296,7 @@ def find_fat(
 
 
 REACH = 64.0
-"""How far the blurred edge of a stroke reaches, in microns."""
+"""Width of the blurred edge of a stroke, in microns."""
 
 LEAST_AREA = 0.003
 """Least area of a stroke in mm²: a dark or vivid speck is a nucleus or pigment."""
