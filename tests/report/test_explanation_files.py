@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -12,8 +13,8 @@ pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
 import tifffile
 
 from sgpmil.errors import ExplanationError
-from sgpmil.explanation import ExplainOptions
-from sgpmil.report import write_explanation
+from sgpmil.explanation import ExplainOptions, run_explanation
+from sgpmil.report import ReportOptions, write_explanation, write_report
 from sgpmil.runs.material import read_material
 from sgpmil.slides.annotations import open_annotations
 from tests.report.explained_run import (
@@ -320,3 +321,58 @@ def test_what_is_not_there_is_refused(bare, tmp_path):
     with pytest.raises(ExplanationError, match="scores of the instances"):
         explain(replace(bare, folds=tuple(without)), tmp_path)
     assert not files(tmp_path)
+
+
+def prototypes_of(material, monkeypatch, **options):
+    """Give the prototypes of fold 0, and whether they were computed."""
+    computed = []
+    find = run_explanation.explain_prototypes
+
+    def note(*arguments, **settings):
+        computed.append(1)
+        return find(*arguments, **settings)
+
+    monkeypatch.setattr(run_explanation, "explain_prototypes", note)
+    explanation = run_explanation.explain(
+        ExplainOptions(run=material.path, **options), material, Progress()
+    )
+    found = explanation.prototypes("0")
+    monkeypatch.undo()
+    return explanation, found, bool(computed)
+
+
+def test_what_was_explained_is_read_again_where_nothing_differs(bare, tmp_path, monkeypatch):
+    fresh, expected, is_computed = prototypes_of(bare, monkeypatch, out=tmp_path)
+    assert is_computed
+    explain(bare, tmp_path)
+    again, found, is_computed = prototypes_of(bare, monkeypatch, out=tmp_path)
+    assert not is_computed
+    assert repr(found.prototypes) == repr(expected.prototypes)
+    for slide_id, own in expected.slides.items():
+        np.testing.assert_array_equal(found.slides[slide_id].assigned, own.assigned)
+    assert again.limits == fresh.limits
+    # Every setting that prototypes depend on makes them anew, and so do other predictions.
+    for changed in ({"prototypes": "kernel"}, {"min_coverage": 0.1}, {"features": tmp_path}):
+        assert prototypes_of(bare, monkeypatch, out=tmp_path, **changed)[2]
+    first = bare.folds[0]
+    rows = tuple(replace(p, std=p.std + 0.01) for p in first.test.predictions)
+    other = replace(first, test=replace(first.test, predictions=rows))
+    assert prototypes_of(replace(bare, folds=(other, *bare.folds[1:])), monkeypatch, out=tmp_path)[
+        2
+    ]
+    # A damaged file is not used.
+    (tmp_path / "prototypes" / "fold-0" / "prototypes.npz").write_bytes(b"broken")
+    assert prototypes_of(bare, monkeypatch, out=tmp_path)[2]
+
+
+def test_the_report_reads_what_was_explained(place, tmp_path, monkeypatch):
+    run = shutil.copytree(place / "sgpmil", tmp_path / "run")
+    options = ReportOptions(run=run, bootstrap=0, out=tmp_path / "page.html", overwrite=True)
+    computed = write_report(options).page.read_text(encoding="utf-8")
+    write_explanation(ExplainOptions(run=run, most=1))
+    # Whether prototypes can be computed no longer matters.
+    monkeypatch.setattr(run_explanation, "explain_prototypes", None)
+    read = write_report(options).page.read_text(encoding="utf-8")
+    section = computed[computed.index('id="prototypes"') : computed.index('id="slides"')]
+    assert section in read
+    assert "most used prototypes" in section

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.splits import make_kfold
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.report.figures.attention_figures import AttentionPanel, attention_figure
 from sgpmil.report.figures.canvas import save_figure
+from sgpmil.report.figures.patch_figures import AttentionPanel, attention_figure
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.settings import TrainingSettings, default_training

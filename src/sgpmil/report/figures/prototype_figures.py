@@ -1,4 +1,4 @@
-"""Figures of prototypes: where on a slide each is found, and what it stands for."""
+"""Figures of prototypes: a map of a slide's prototypes, and a sheet of examples and numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,6 +20,7 @@ from sgpmil.explanation.prototypes import (
     SlidePrototypes,
 )
 from sgpmil.report.figures.canvas import (
+    COLOURS,
     GREY,
     LABEL_SIZE,
     SMALL_SIZE,
@@ -35,12 +36,11 @@ from sgpmil.report.figures.map_drawing import (
     prepare_axes,
     shown_part,
 )
-from sgpmil.report.figures.prototype_columns import entitle, number_columns
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 from sgpmil.slides.reading import Slide
 
-__all__ = ["label_map_figure", "prototype_sheet"]
+__all__ = ["entitle", "label_map_figure", "number_columns", "prototype_sheet"]
 
 _MEASURES = {"cosine": "cosine", "centred": "centred cosine", "kernel": "kernel correlation"}
 _ROW, _GAP = 0.72, 0.06
@@ -286,3 +286,156 @@ def _percent(share: float) -> str:
 
 def _shortened(name: str, most: int = 13) -> str:
     return name if len(name) <= most else f"{name[:7]}…{name[-5:]}"
+
+
+_NUCLEUS_COLOURS = {
+    "Neoplastic": COLOURS[1],
+    "Inflammatory": COLOURS[0],
+    "Connective": COLOURS[2],
+    "Dead": COLOURS[6],
+    "Epithelial": COLOURS[4],
+    "Unlabelled": NEUTRAL,
+}
+_OTHER_NUCLEI = (COLOURS[3], COLOURS[5], COLOURS[7])
+
+
+def number_columns(
+    explanation: PrototypeExplanation, shown: Sequence[PrototypeSummary], fewest_labelled: int
+) -> list[Callable[[Axes], None]]:
+    """Choose the columns: those for which anything is known.
+
+    Args:
+        explanation: The prototypes.
+        shown: Those of the rows, from the top.
+        fewest_labelled: Fewest labelled patches for which a share of cancer is drawn.
+
+    Returns:
+        What draws each column on axes whose rows are at 0, 1, 2 and so on.
+    """
+    panels: list[Callable[[Axes], None]] = []
+    if any(p.num_labelled for p in explanation.prototypes):
+        panels.append(lambda axes: _draw_cancer(axes, shown, fewest_labelled))
+    if any(np.isfinite(p.relative_attention) for p in shown):
+        panels.append(lambda axes: _draw_attention(axes, shown))
+    panels.append(lambda axes: _draw_contributions(axes, shown))
+    panels.append(lambda axes: _draw_logits(axes, shown, explanation.mean_logit))
+    if explanation.nucleus_types:
+        panels.append(lambda axes: _draw_nuclei(axes, shown, explanation.nucleus_types))
+    return panels
+
+
+def _draw_cancer(axes: Axes, shown: Sequence[PrototypeSummary], fewest: int) -> None:
+    for row, prototype in enumerate(shown):
+        share = prototype.cancer_share(fewest)
+        axes.barh(row, 1, height=0.34, color="#eeeeee")
+        if np.isnan(share):
+            text = f"only {prototype.num_labelled} labelled"
+        else:
+            axes.barh(row, share, height=0.34, color=COLOURS[1])
+            text = f"{100 * share:.0f} % of {prototype.num_labelled:,}"
+        axes.text(0, row - 0.24, text, fontsize=SMALL_SIZE - 1.5, va="bottom")
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.5, 1], ["0", "50", "100 %"])
+    entitle(axes, "Cancerous patches")
+
+
+def _draw_attention(axes: Axes, shown: Sequence[PrototypeSummary]) -> None:
+    values = np.array([p.relative_attention for p in shown])
+    axes.axvline(1, color=GREY, lw=0.8, ls=":")
+    for row, value in enumerate(values):
+        if value > 0:  # neither 0 nor unknown, which a log scale cannot show
+            axes.plot(value, row, "o", ms=5.5, color=COLOURS[0])
+        text = "unknown" if np.isnan(value) else f"{value:.2g}"
+        _annotate(axes, float(np.nanmax([value, 1e-3])) if value > 0 else 1.0, row, text)
+    within = values[values > 0]
+    axes.set_xscale("log")
+    axes.set_xlim(min([0.4, *within / 1.8]), max([2.5, *within * 1.8]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+    entitle(axes, "Attention of its patches,\n× the slide's mean")
+
+
+def _draw_contributions(axes: Axes, shown: Sequence[PrototypeSummary]) -> None:
+    values = np.array([p.own_contribution for p in shown])
+    axes.axvline(0, color=GREY, lw=0.8)
+    for row, value in enumerate(values):
+        axes.barh(row, value, height=0.26, color=COLOURS[2] if value >= 0 else COLOURS[3])
+        _annotate(axes, 0.0, row, f"{value:+.2g}".replace("-", "−"))
+    _symmetric(axes, float(np.abs(values).max()))
+    entitle(axes, "Its part in their\nattention logit")
+
+
+def _draw_logits(axes: Axes, shown: Sequence[PrototypeSummary], mean: float) -> None:
+    values = np.array([p.logit_at for p in shown])
+    spread = np.array([p.logit_at_sd for p in shown])
+    axes.axvline(mean, color=GREY, lw=0.8, ls=":")
+    axes.errorbar(
+        values, np.arange(len(shown)), xerr=spread, fmt="o", ms=5.5, color=COLOURS[0], lw=1.2,
+        capsize=2,
+    )  # fmt: skip
+    for row, value in enumerate(values):
+        _annotate(axes, value, row, f"{value:.2f} ± {spread[row]:.2f}".replace("-", "−"))
+    low, high = min((values - spread).min(), mean), max((values + spread).max(), mean)
+    margin = 0.15 * max(high - low, 1e-6)
+    axes.set_xlim(low - margin, high + margin)
+    axes.locator_params(axis="x", nbins=4)
+    entitle(axes, "Attention logit at\nthe prototype ± sd")
+
+
+def _annotate(axes: Axes, x: float, row: int, text: str) -> None:
+    axes.annotate(
+        text,
+        (x, row),
+        xytext=(0, 7),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=SMALL_SIZE - 1.5,
+        bbox={"fc": "white", "ec": "none", "pad": 0.6},
+        annotation_clip=False,
+    )
+
+
+def _symmetric(axes: Axes, largest: float) -> None:
+    """Show as much to the left of zero as to the right, with three ticks that do not collide."""
+    reach = 1.25 * max(largest, 1e-12)
+    axes.set_xlim(-reach, reach)
+    power = 10.0 ** np.floor(np.log10(0.8 * reach))
+    tick = max(step * power for step in (1, 2, 5) if step * power <= 0.81 * reach)
+    axes.set_xticks([-tick, 0, tick], [f"−{tick:g}", "0", f"{tick:g}"])
+
+
+def entitle(axes: Axes, text: str) -> None:
+    """Set the title of a column.
+
+    Args:
+        axes: The column.
+        text: Its title.
+    """
+    axes.set_title(text, fontsize=SMALL_SIZE, loc="left", pad=6)
+
+
+def _draw_nuclei(axes: Axes, shown: Sequence[PrototypeSummary], types: Sequence[str]) -> None:
+    others = [name for name in types if name not in _NUCLEUS_COLOURS]
+    colours = _NUCLEUS_COLOURS | {
+        name: _OTHER_NUCLEI[number % len(_OTHER_NUCLEI)] for number, name in enumerate(others)
+    }
+    for row, prototype in enumerate(shown):
+        total = sum(prototype.nuclei)
+        start = 0.0
+        for name, count in zip(types, prototype.nuclei, strict=True):
+            share = count / total if total else 0.0
+            axes.barh(row, share, left=start, height=0.34, color=colours[name])
+            start += share
+        axes.text(0, row - 0.24, f"{total:,} nuclei", fontsize=SMALL_SIZE - 1.5, va="bottom")
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.5, 1], ["0", "50", "100 %"])
+    entitle(axes, "Nucleus types")
+    axes.legend(
+        [Patch(fc=colours[name]) for name in types],
+        list(types),
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1.0),
+        fontsize=SMALL_SIZE - 1,
+        frameon=False,
+    )

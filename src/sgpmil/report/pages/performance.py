@@ -10,9 +10,12 @@ from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, Lo
 from sgpmil.evaluation.metrics import SLIDE_METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import UncertaintyRow, pooled_table
-from sgpmil.report.figures.confusion_figures import confusion_figure
-from sgpmil.report.figures.curves import reliability_figure, roc_figure
-from sgpmil.report.figures.precision_recall_figures import precision_recall_figure
+from sgpmil.report.figures.curves import (
+    confusion_figure,
+    precision_recall_figure,
+    reliability_figure,
+    roc_figure,
+)
 from sgpmil.report.figures.uncertainty_figures import (
     correct_wrong_figure,
     risk_coverage_figure,
