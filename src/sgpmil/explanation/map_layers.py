@@ -24,7 +24,7 @@ __all__ = [
 LayerKind = Literal["attention", "attention_std", "evidence", "evidence_std"]
 
 _SHARES_TOLERANCE = 1e-3
-"""How far from 1 the attention of a slide may sum and still be taken for shares."""
+"""Largest distance from 1 of the sum of attention that counts as shares."""
 _QUANTILE = 0.995
 """The few scores above this share the end of the colour scale, so that others have contrast."""
 _STEPS = np.linspace(0, 1, 1001)
@@ -49,7 +49,7 @@ class MapLayer:
 
     @property
     def is_signed(self) -> bool:
-        """Whether its sign says something: for or against a class."""
+        """Whether its sign has a meaning: for or against a class."""
         return self.kind == "evidence"
 
 

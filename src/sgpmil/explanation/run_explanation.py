@@ -338,7 +338,7 @@ class Explanation:
                 write_prototypes(self.folder.prototype_data(name), found)
 
     def _is_stored(self, keys: Sequence[str]) -> bool:
-        """Say whether the folder holds an explanation for which these settings are the same."""
+        """Check whether the folder holds an explanation with the same values of these settings."""
         found = self.folder.read_record()
         return found is not None and all(found.get(key) == self.record[key] for key in keys)
 

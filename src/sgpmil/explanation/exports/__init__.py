@@ -3,15 +3,13 @@
 ================  ==============================================================================
 file              opens in
 ================  ==============================================================================
-tables            anything that reads Parquet or CSV: a row a patch
-qupath            QuPath: tiles with measurements, as GeoJSON
-tiatoolbox        TIAToolbox: an overlay for its viewer, as GeoJSON
+tables            any program that reads Parquet or CSV: one row per patch
+geojson           QuPath (tiles with measurements) and TIAToolbox (an overlay for its viewer)
 score_tiff        QuPath, Fiji, napari, OMERO: maps as pyramidal OME-TIFF
-patch_squares     (what the two GeoJSONs share: a feature a patch)
 ================  ==============================================================================
 
 All coordinates are level-0 pixels, x to the right and y down. Every file appears under its name
-when it is whole.
+when it is complete.
 """
 
 from sgpmil.explanation.exports.geojson import write_qupath_geojson, write_tiatoolbox_overlay

@@ -1,4 +1,4 @@
-"""Patches as GeoJSON: a square feature a patch, written as they come."""
+"""Patches as GeoJSON, one square per patch: for QuPath and TIAToolbox."""
 
 import hashlib
 import json

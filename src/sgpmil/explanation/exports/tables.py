@@ -1,4 +1,4 @@
-"""Scores of a slide's patches as a table: a row a patch."""
+"""Scores of a slide's patches as a table, one row per patch."""
 
 import json
 import os

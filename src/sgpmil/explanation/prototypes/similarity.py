@@ -241,7 +241,7 @@ def attention_parts(
     covariance: Float[Tensor, "M T"] | None = None,
     weights: Float[Tensor, " M"] | None = None,
 ) -> AttentionParts:
-    """Part the posterior mean of the attention logits.
+    """Split the posterior mean of the attention logits into its parts.
 
     Args:
         gp: The Gaussian process; in float64, lest large terms that cancel lose their digits.

@@ -64,7 +64,7 @@ def prototype_colours(order: Sequence[int]) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class PatchReference:
-    """Where a patch is to be found.
+    """Place of a patch.
 
     Args:
         slide_id: Name of its slide.
@@ -83,7 +83,7 @@ class PatchReference:
 
 @dataclass(frozen=True, slots=True)
 class PrototypeSummary:
-    r"""What one prototype stands for and does. Means over no patch at all are NaN.
+    r"""Patches and effect of one prototype. Means over no patch are NaN.
 
     Args:
         index: Number m of the inducing point.

@@ -1,4 +1,4 @@
-"""Figures of a bench: time and memory as bags grow and become more."""
+"""Figures of a benchmark: time and memory against the size and the number of bags."""
 
 import os
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _TITLES = {
     "bags": ("More bags", "Bags of 500 instances"),
 }
 _NOTHING = 2.0**-10
-"""What is not worth drawing: a millisecond, or a mebibyte of memory."""
+"""Smallest value that is drawn: a millisecond, or a mebibyte of memory."""
 
 _JOBS = {"train": "forward and backward", "predict": "prediction"}
 

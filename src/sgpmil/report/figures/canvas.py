@@ -1,4 +1,4 @@
-"""The look that the figures share, and how they are saved."""
+"""Colours and sizes that the figures share; new figures and saved ones."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is looked at before the numbers of a run are trusted."""
+"""Checks of the data and the results of a run."""
 
 import math
 from collections import Counter
@@ -52,7 +52,7 @@ def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | 
 
 
 def has_posterior(material: RunMaterial) -> bool:
-    """Say whether the predictions of a run carry a spread that is not zero everywhere.
+    """Check whether the predictions of a run have a posterior spread other than zero.
 
     Args:
         material: The run.
@@ -68,7 +68,7 @@ def _finished(material: RunMaterial) -> Check:
             "warning",
             "Folds",
             f"{counted(len(material.unfinished), 'fold')} not done ({listed(material.unfinished)}):"
-            f" this report is of the other {len(material.folds)} alone. Go on with sgpmil train "
+            f" this report covers the other {len(material.folds)}. Finish it with sgpmil train "
             "… --resume.",
         )
     done = f"All {len(material.folds)} folds are done." if material.run else "Predicted."
@@ -209,7 +209,7 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
         "warning" if ece > _LARGE_ECE else "pass",
         "Calibration",
         f"Confidence and accuracy differ by {format_number(ece)} on average over folds (ECE)"
-        + (": probabilities are not to be taken at their word." if ece > _LARGE_ECE else "."),
+        + (": do not take the probabilities literally." if ece > _LARGE_ECE else "."),
     )
 
 
@@ -289,7 +289,7 @@ def _embeddings(material: RunMaterial, facts: RunFacts) -> Check:
         return Check(
             "warning",
             "Embeddings",
-            f"{counted(missing, 'slide')} of {facts.num_slides} have no embeddings any more.",
+            f"{counted(missing, 'slide')} of {facts.num_slides} no longer have embeddings.",
         )
     return Check("pass", "Embeddings", "Those of every test slide are there.")
 
@@ -304,7 +304,7 @@ def _encoder(facts: RunFacts) -> Iterator[Check]:
         yield Check(
             "note",
             "Patch encoder",
-            f"{weak[0]} learned from everyday photographs, not from pathology.",
+            f"{weak[0]} was trained on everyday photographs, not on pathology.",
         )
     elif facts.encoders:
         yield Check("pass", "Patch encoder", f"All embeddings are of {facts.encoders[0]}.")
@@ -312,7 +312,7 @@ def _encoder(facts: RunFacts) -> Iterator[Check]:
         yield Check(
             "note",
             "Patch encoder",
-            "The encoder of the patches is not known here, nor whether it learned from pathology.",
+            "The encoder of the patches is unknown, and so is whether it was trained on pathology.",
         )
 
 

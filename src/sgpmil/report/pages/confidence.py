@@ -62,7 +62,7 @@ class SlideSet:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceWords:
-    """How sure the model is.
+    """Confidence of the model in a slide.
 
     Args:
         level: The level.
@@ -84,7 +84,7 @@ def confidence_words(
     *,
     has_posterior: bool,
 ) -> ConfidenceWords:
-    r"""Say how sure the model is of a slide.
+    r"""Describe the confidence of the model in a slide.
 
     With $p_1 \ge p_2$ the probabilities of the two likeliest classes and $s_1, s_2$ their
     posterior standard deviations (0 for a model without a posterior), the model is
@@ -181,7 +181,7 @@ def _doubt(prediction: Prediction, num_outputs: int, has_posterior: bool) -> str
         )
     return (
         f"Much of the doubt lies in the model ({told}): equally plausible models would judge this "
-        "slide differently, as happens with slides unlike those it learned from."
+        "slide differently, as happens with slides unlike those of the training."
     )
 
 

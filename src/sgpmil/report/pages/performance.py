@@ -1,4 +1,4 @@
-"""How right the run is: the fold table, and what is drawn of it."""
+"""Sections of results: folds, errors, calibration, uncertainty, localisation."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _SHOWN = ("auc", "balanced_accuracy", "average_precision", "f1", "ece", "nll")
 
 
 def fold_section(assessment: Assessment) -> Section:
-    """Tell every fold's numbers with their intervals, and all metrics over folds.
+    """List every fold's metrics with their intervals, and all metrics over folds.
 
     Args:
         assessment: What was measured.
@@ -48,7 +48,7 @@ def fold_section(assessment: Assessment) -> Section:
         blocks.append(
             Prose(
                 f"In brackets: {known[0].level:.0%} bootstrap intervals over patients "
-                f"({known[0].rounds:,} rounds). They speak of other patients for the same trained "
+                f"({known[0].rounds:,} rounds). They describe other patients for the same trained "
                 "model; the standard deviation over folds also holds what other training slides "
                 "change. A perfect number has an interval of no width, which is no certainty."
             )
@@ -202,7 +202,7 @@ def _recalls(assessment: Assessment) -> Table:
 
 
 def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> Section:
-    """Tell whether uncertainty points at errors, and what validation slides make of it.
+    """Show how well uncertainty predicts errors, and what calibration changes.
 
     Args:
         assessment: What was measured.
@@ -290,7 +290,7 @@ def _calibrated(
 
 
 def localisation_section(assessment: Assessment | None) -> Section:
-    """Tell how well the scores of patches find the positive ones.
+    """Show how well the scores of patches find the positive ones.
 
     Args:
         assessment: What was measured; None where no slide has a label.

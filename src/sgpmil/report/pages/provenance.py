@@ -1,4 +1,4 @@
-"""Where the numbers come from: settings, environment, and the commands that make them again."""
+"""Provenance of a run: settings, environment, and the commands that reproduce it."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ _UNKNOWN = Prose(
 
 
 def settings_section(material: RunMaterial) -> Section:
-    """Tell the settings of model and training.
+    """List the settings of model and training.
 
     Args:
         material: The run.
@@ -49,7 +49,7 @@ def settings_section(material: RunMaterial) -> Section:
 
 
 def environment_section(material: RunMaterial) -> Section:
-    """Tell the versions, the commit and the fingerprints of the data.
+    """List the versions, the commit and the fingerprints of the data.
 
     Args:
         material: The run.

@@ -1,4 +1,4 @@
-"""Pages of HTML from templates, with nothing that a reader's machine must fetch."""
+"""Pages of HTML from templates. They need no other file and no network."""
 
 from collections.abc import Mapping
 from functools import cache

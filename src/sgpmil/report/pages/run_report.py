@@ -1,4 +1,4 @@
-"""A run becomes one page that carries everything within itself."""
+"""Page of a run: its options, summary, data and sections."""
 
 import math
 import shlex
@@ -249,7 +249,7 @@ def run_summary(
     assessment: Assessment | None,
     checks: tuple[Check, ...],
 ) -> str:
-    """Tell the run in a paragraph, with its main numbers.
+    """Summarise the run in a paragraph, with its main numbers.
 
     Args:
         material: The run.
@@ -280,7 +280,7 @@ def run_summary(
         ask = "asks" if warnings == 1 else "ask"
         sentences.append(f"{counted(warnings, 'check')} below {ask} to be looked into first.")
     else:
-        sentences.append("No check below found anything amiss.")
+        sentences.append("No check below found a problem.")
     return " ".join(sentences)
 
 
@@ -307,7 +307,7 @@ def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
 
 
 def data_section(material: RunMaterial, facts: RunFacts) -> Section:
-    """Tell slides, patients, classes, bags and folds.
+    """Summarise slides, patients, classes, bags and folds.
 
     Args:
         material: The run.
