@@ -81,7 +81,7 @@ class ExplainOptions(MaterialOptions):
         MaterialOptions.__post_init__(self)
         if self.most is not None and self.most < 1:
             raise SettingsError(f"Expected --most of at least 1, but got {self.most}.")
-        unknown = [name for name in self.exports if name not in get_args(ExportKind)]
+        unknown = [name for name in self._export_names if name not in get_args(ExportKind)]
         if unknown:
             raise SettingsError(
                 f"Expected --export of {', '.join(get_args(ExportKind))}, but got '{unknown[0]}'. "
@@ -91,8 +91,12 @@ class ExplainOptions(MaterialOptions):
     @property
     def exports(self) -> tuple[ExportKind, ...]:
         """Files for other programs, each named once."""
+        return tuple(cast("ExportKind", name) for name in self._export_names)
+
+    @property
+    def _export_names(self) -> list[str]:
         names = (name.strip().lower() for text in self.export for name in text.split(","))
-        return tuple(dict.fromkeys(cast("ExportKind", name) for name in names if name))
+        return list(dict.fromkeys(name for name in names if name))
 
     @property
     def similarity(self) -> SimilarityMeasure | None:
