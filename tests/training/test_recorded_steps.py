@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import sgpmil.models.sgpmil
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.gp.noise import ZeroNoise
 from sgpmil.gpu.resident import on_device
@@ -73,7 +72,7 @@ RECORDABLE = ["sgpmil", "abmil", "clam-sb", "clam-mb", "dsmil", "mean-pool", "ma
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 @pytest.mark.parametrize("name", RECORDABLE)
 def test_recorded_steps_are_the_plain_ones_in_double_precision(name, precision, bags, monkeypatch):
-    monkeypatch.setattr(sgpmil.models.sgpmil, "FreshNoise", ZeroNoise)
+    monkeypatch.setattr("sgpmil.models.sgpmil.FreshNoise", ZeroNoise)
     model = small(name)
     model.standardise.fit(torch.cat([bag.features for bag in bags]))
     settings = TrainingSettings(precision=precision, learning_rate=5e-3)
