@@ -11,7 +11,12 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
-from sgpmil.runs.material import MissingMaterialWarning, read_material, run_facts
+from sgpmil.runs.material import (
+    MaterialOptions,
+    MissingMaterialWarning,
+    read_material,
+    run_facts,
+)
 from sgpmil.runs.run import Run
 from sgpmil.slides.annotations import open_annotations
 from tests.slides.extraction.drawn_files import HEIGHT, WIDTH, write_slide
@@ -169,3 +174,22 @@ def test_patients_are_read_from_the_columns_that_the_run_used(run, tmp_path):
     assert run_facts(read_material(run)).patients == {"a": "a", "b": "b", "c": "carl"}
     table.unlink()
     assert run_facts(read_material(run)).patients == {"a": "a", "b": "b"}
+
+
+def test_a_run_remembers_where_slides_and_annotations_were_named(run, tmp_path):
+    slides, drawn = tmp_path / "slides", tmp_path / "drawn"
+    slides.mkdir()
+    for name in "ab":
+        write_slide(slides / f"{name}.tiff")
+    draw(drawn, b=[(0, 0), (256, 0), (256, 256), (0, 256), (0, 0)])
+    assert not MaterialOptions(run=run).read_material().sources.files
+    MaterialOptions(run=run, slides=slides, annotations=drawn).read_material()
+    assert Run.open(run).sources == {"slides": str(slides), "annotations": str(drawn)}
+    found = MaterialOptions(run=run).read_material()
+    assert set(found.sources.files) == {"a", "b"}
+    assert found.sources.annotations is not None
+    assert found.folds[0].test.predictions[1].instances.instance_labels.tolist() == [1, 0, 0, 0]
+    slides.rename(tmp_path / "elsewhere")
+    assert not MaterialOptions(run=run).read_material().sources.files
+    Run.open(run).sources_path.write_text("{damaged")
+    assert not MaterialOptions(run=run).read_material().sources.annotations

@@ -16,6 +16,7 @@ from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.runs.description import is_run
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import Run
 from sgpmil.runs.slide_picture import (
@@ -94,7 +95,8 @@ class MaterialOptions(AnnotationOptions):
 
     Args:
         run: A run, the folder of a fold, or predictions.
-        slides: Folder of the slide files; without it, maps are drawn on an empty canvas.
+        slides: Folder of the slide files. A run remembers it, and the folders of annotations and
+            nuclei, for the next command. Without it, maps are drawn on an empty canvas.
         features: The embeddings, for prototypes; by default where the run found them.
         nuclei: Folder of <slide>.json files of HoVer-Net or CellViT, to count nuclei by prototype.
         mpp: Microns per level-0 pixel, for slides that do not state it.
@@ -107,16 +109,29 @@ class MaterialOptions(AnnotationOptions):
     mpp: float | None = None
 
     def read_material(self) -> RunMaterial:
-        """Read the run, and find the embeddings, slides and annotations that belong to it."""
-        return read_material(
+        """Read the run, and find the embeddings, slides and annotations that belong to it.
+
+        A run remembers the folders that are named here. Those that are not named are where they
+        were named before, if they are still there.
+        """
+        run = Run.open(self.run) if is_run(self.run) else None
+        known = {} if run is None else run.sources
+        before = {name: Path(path) for name, path in known.items() if Path(path).exists()}
+        named = replace(self, annotations=self.annotations or before.get("annotations"))
+        material = read_material(
             self.run,
             features=self.features,
-            slides=self.slides,
-            annotations=self.open_annotations(),
+            slides=self.slides or before.get("slides"),
+            annotations=named.open_annotations(),
             min_coverage=self.min_coverage,
-            nuclei=self.nuclei,
+            nuclei=self.nuclei or before.get("nuclei"),
             mpp=self.mpp,
         )
+        if run is not None:
+            run.remember_sources(
+                slides=self.slides, annotations=self.annotations, nuclei=self.nuclei
+            )
+        return material
 
 
 def read_material(

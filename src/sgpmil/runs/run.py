@@ -4,6 +4,7 @@
 
     runs/<name>/
       run.json            format, settings, versions, git commit, fingerprints, where the data lay
+      sources.json        where slides, annotations and nuclei lay when they were last named
       splits/             the folds, as CLAM writes them
       fold-<k>/           checkpoint.safetensors + .json   the model that predicted
                           best.*, last.*                   best and last epoch
@@ -16,14 +17,16 @@
       figures/  explanation/  report.html
 """
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold
@@ -312,9 +315,30 @@ class Run:
         return found
 
     @property
+    def sources(self) -> Mapping[str, str]:
+        """Where slides, annotations and nuclei lay when they were last named; empty before."""
+        try:
+            found = json.loads(self.sources_path.read_text(encoding="utf-8"))
+            return {str(name): str(path) for name, path in found.items()}
+        except (OSError, ValueError, AttributeError):  # a convenience: commands can name them again
+            return {}
+
+    def remember_sources(self, **paths: Path | None) -> None:
+        """Record where slides, annotations or nuclei lie; None leaves the recorded place."""
+        named = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+        if not named.items() <= self.sources.items():
+            with suppress(OSError):  # a run that cannot be written is explained elsewhere
+                write_text(self.sources_path, json.dumps({**self.sources, **named}, indent=2))
+
+    @property
     def provenance(self) -> Provenance:
         """Versions, commit, seed and fingerprints."""
         return Provenance.of(self.description)
+
+    @property
+    def sources_path(self) -> Path:
+        """File of the places of slides, annotations and nuclei."""
+        return self.path / "sources.json"
 
     @property
     def splits_path(self) -> Path:
