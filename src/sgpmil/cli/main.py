@@ -25,8 +25,8 @@ __all__ = ["COMMANDS", "app", "run"]
 _INTERRUPTED = 130
 
 COMMANDS = {
-    "demo": ("demo_command", "Run the whole flow once on synthetic slides; nothing to download."),
-    "doctor": ("doctor_command", "Show versions, the GPU and the optional parts."),
+    "demo": ("demo", "Run the whole flow once on synthetic slides; nothing to download."),
+    "doctor": ("demo", "Show versions, the GPU and the optional parts."),
     "init": ("training", "Write a commented recipe to start from."),
     "phantom": ("slides", "Write synthetic slides with annotated tumours."),
     "extract": ("slides", "Turn slides into patch embeddings."),

@@ -1,11 +1,9 @@
 """Printed tables, facts and summaries."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from sgpmil.evaluation.metrics import METRICS
@@ -17,7 +15,6 @@ from sgpmil.runs.results import Results
 __all__ = [
     "MODEL_NAMES",
     "console",
-    "counting",
     "facts",
     "grid",
     "listed",
@@ -104,21 +101,6 @@ def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-@contextmanager
-def counting(text: str, total: int | None, unit: str = "slides") -> Iterator[Progress]:
-    """Show a bar that counts; advance it with ``bar.advance(bar.task_ids[0])``."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(text, total=total)
-        yield bar
 
 
 def _number(value: float) -> str:

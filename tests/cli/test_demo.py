@@ -1,4 +1,7 @@
 import pytest
+import torch
+
+from sgpmil.cli import demo
 
 
 @pytest.mark.slow
@@ -19,12 +22,12 @@ def test_digits_says_what_it_is_and_where_results_are(sgpmil, tmp_path):
 def test_from_slides_to_maps(sgpmil, tmp_path, monkeypatch):
     pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
     pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
-    monkeypatch.setattr("sgpmil.cli.demo_command._SIZE", "2048x1536")
+    monkeypatch.setattr("sgpmil.cli.demo._SIZE", "2048x1536")
     run = tmp_path / "demo"
     arguments = ("--run", run, "--num-slides", "10", "--epochs", "1", "--model", "mean-pool")
     code, out, error = sgpmil("demo", *arguments)
     assert code == 0, error
-    assert "drawn, not patients'" in out
+    assert "drawn, not of patients" in out
     for command in ("phantom", "extract", "train", "evaluate", "explain"):
         assert f"$ sgpmil {command} " in out
     assert "instance AUC, evidence" in out
@@ -36,3 +39,14 @@ def test_from_slides_to_maps(sgpmil, tmp_path, monkeypatch):
     code, _, error = sgpmil("demo", *arguments)
     assert code == 2  # the run is there
     assert "--overwrite" in error
+
+
+def test_versions_and_parts(sgpmil, monkeypatch):
+    installed = {"tensorboard"}
+    monkeypatch.setattr(demo, "find_spec", lambda name: name in installed or None)
+    code, out, _ = sgpmil("doctor")
+    assert code == 0
+    assert torch.__version__ in out
+    rows = {line.split("│")[1].strip(): line for line in out.splitlines() if "│" in line}
+    assert rows["TensorBoard"].split("│")[2].strip() == "installed"
+    assert 'not installed: pip install "sgpmil[slides]"' in rows["slides (read slide files)"]
