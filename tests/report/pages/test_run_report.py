@@ -112,7 +112,7 @@ def test_the_page_carries_all_it_needs(run_page):
 def test_prototypes_and_maps_are_of_the_run(run_page, run_material):
     page = ReadPage(run_page.read_text(encoding="utf-8"))
     assert re.search(r"[1-5] of 5 have patches", page.text)
-    assert "Shown are those of fold 0 on its 12 test slides" in page.text
+    assert "These are the prototypes of fold 0 on its 12 test slides" in page.text
     shown = [text for tag, text in page.headings if tag == "h4"]
     surest = max(
         (p for fold in run_material.folds for p in fold.test.predictions),
