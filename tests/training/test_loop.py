@@ -349,8 +349,8 @@ def test_validation_is_the_metrics_of_the_predictions_and_the_mean_loss_over_bag
 def test_validation_in_half_precision_gives_distributions(model, monkeypatch):
     tables = []
 
-    def remember(predictions, class_names):
-        tables.append(PredictionTable(predictions, ClassTarget(class_names)))
+    def remember(*parts):
+        tables.append(PredictionTable(*parts))
         return tables[-1]
 
     monkeypatch.setattr("sgpmil.training.loop.PredictionTable", remember)
