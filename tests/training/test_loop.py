@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import (
     RunFolderError,
     TrainingError,
