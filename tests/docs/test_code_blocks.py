@@ -29,8 +29,10 @@ def folder(tmp_path, monkeypatch, rng):
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     write_splits(make_kfold(read_labels(tmp_path / "labels.csv"), num_folds=2), tmp_path / "splits")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # blocks register models
-    return tmp_path
+    known = registry.list_models()
+    yield tmp_path
+    for name in set(registry._ENTRIES) - set(known):  # blocks register models
+        del registry._ENTRIES[name]
 
 
 @pytest.mark.slow
