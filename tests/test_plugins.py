@@ -32,6 +32,8 @@ class FirstInstance(MILModel):
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Return a function that installs a package with one module and one entry point."""
+    for name in registry.list_models():  # those that a test imports first must outlast it
+        registry.find_model(name)
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     load_plugins.cache_clear()
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["by_chunks", "chunk_bounds", "recomputed"]
-
 Result = TypeVar("Result")
 
 ROWS = {"cpu": 2**14, "cuda": 2**19}
@@ -65,11 +63,6 @@ def recomputed(function: Callable[..., Result], *arguments: Tensor) -> Result:
 
 
 def chunk_bounds(num_rows: int, device: torch.device) -> list[tuple[int, int]]:
-    """Return start and end of each chunk of rows.
-
-    Args:
-        num_rows: Number of rows.
-        device: Where they are.
-    """
+    """Return start and end of each chunk of rows."""
     size = RECOMPUTED_ROWS if torch.is_grad_enabled() else ROWS.get(device.type, ROWS["cpu"])
     return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)] or [(0, 0)]

@@ -4,25 +4,6 @@ Each message is one sentence: what was expected, what was found, where, and what
 command line prints it without a traceback and exits with code 2.
 """
 
-__all__ = [
-    "AnnotationError",
-    "BagError",
-    "CheckpointError",
-    "EmptyBagError",
-    "EncoderError",
-    "ExplanationError",
-    "ExtractionError",
-    "LabelError",
-    "MissingPartError",
-    "PredictionError",
-    "RunFolderError",
-    "SettingsError",
-    "SgpmilError",
-    "SlideError",
-    "SplitError",
-    "TrainingError",
-]
-
 
 class SgpmilError(Exception):
     """Base of every error that a user can cause."""

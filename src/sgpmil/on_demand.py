@@ -11,26 +11,26 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
-__all__ = ["names_on_demand"]
-
 
 def names_on_demand(
-    package: str, homes: Mapping[str, str]
+    package: str, names_by_module: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package. Its modules are names of it, too.
 
     Args:
         package: The package's `__name__`.
-        homes: The module each name is defined in, relative to the package.
+        names_by_module: Names by the module that defines them, relative to the package; several
+            are separated by spaces.
 
     Example:
-        >>> get, names = names_on_demand("sgpmil", {"SgpmilError": "errors"})
+        >>> get, names = names_on_demand("sgpmil", {"errors": "SgpmilError BagError"})
         >>> get("SgpmilError").__module__
         'sgpmil.errors'
         >>> get("SgpmilEror")
         Traceback (most recent call last):
         AttributeError: module 'sgpmil' has no attribute 'SgpmilEror'
     """
+    homes = {name: module for module, names in names_by_module.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name in homes:

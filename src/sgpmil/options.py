@@ -11,8 +11,6 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

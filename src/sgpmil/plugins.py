@@ -8,8 +8,6 @@ import warnings
 from functools import cache
 from importlib.metadata import entry_points
 
-__all__ = ["PluginWarning", "load_plugins"]
-
 
 class PluginWarning(UserWarning):
     """A plug-in could not be imported."""

@@ -22,19 +22,6 @@ try:
 except ImportError:  # Windows has no such lock; nothing is guarded there.
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "FileLock",
-    "ProgressBar",
-    "ProgressBars",
-    "available_cores",
-    "compute_device",
-    "handle_signal",
-    "hold_interrupts",
-    "progress_bar",
-    "progress_bars",
-    "set_up_worker",
-]
-
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 _SPEED_PERIOD_S = 24 * 3600.0
@@ -240,12 +227,7 @@ class ProgressBars:
 
 @contextmanager
 def progress_bars(unit: str, *, show: bool = True) -> Iterator[ProgressBars]:
-    """Show progress bars on standard error while the block runs.
-
-    Args:
-        unit: Unit that the bars count, in the plural.
-        show: Whether to show anything.
-    """
+    """Show progress bars on standard error while the block runs."""
     with _rich_progress(unit, show=show) as bars:
         yield ProgressBars(bars)
 
@@ -255,13 +237,6 @@ def progress_bar(
     text: str, total: int | None, unit: str, *, num_done: int = 0, show: bool = True
 ) -> Iterator[ProgressBar]:
     """Show one progress bar on standard error while the block runs.
-
-    Args:
-        text: Text in front of the bar.
-        total: Units of work in all; None where unknown.
-        unit: Unit that the bar counts, in the plural.
-        num_done: Units that were done before.
-        show: Whether to show anything.
 
     Example:
         >>> with progress_bar("Reading", 2, "slides", show=False) as bar:

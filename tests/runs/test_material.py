@@ -11,13 +11,9 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
-from sgpmil.runs.material import (
-    MaterialOptions,
-    MissingMaterialWarning,
-    read_material,
-    run_facts,
-)
+from sgpmil.runs.material import MaterialOptions, read_material, run_facts
 from sgpmil.runs.run import Run
+from sgpmil.runs.slide_picture import MissingMaterialWarning
 from sgpmil.slides.annotations import open_annotations
 from tests.slides.extraction.drawn_files import HEIGHT, WIDTH, write_slide
 

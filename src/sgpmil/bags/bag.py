@@ -16,8 +16,6 @@ from sgpmil.bags.target import Label
 from sgpmil.errors import BagError, EmptyBagError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["NO_LABEL", "Bag", "BagBatch"]
-
 NO_LABEL = -1
 """The label of a bag in a `BagBatch` whose label is unknown."""
 

@@ -19,8 +19,6 @@ from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, Label, Target, encode_classes
 from sgpmil.errors import BagError, LabelError
 
-__all__ = ["BagDataset", "refuse_mixed_dims"]
-
 
 @dataclass(frozen=True, slots=True)
 class BagDataset:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic_path", "temporary_sibling", "write_text"]
-
 
 def temporary_sibling(path: Path) -> Path:
     """Return a new hidden name in the same folder, so that renaming to `path` is one step."""
@@ -21,9 +19,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     The content reaches the disk before the rename, so that a reader (and the folder after a
     crash) sees the old file or the new one and never a part. If the block fails, the temporary
     file is removed and an existing `path` stays as it was. Missing folders are created.
-
-    Args:
-        path: Final name of the file.
 
     Example:
         >>> import tempfile

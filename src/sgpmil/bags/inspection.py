@@ -21,8 +21,6 @@ from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.target import class_order
 from sgpmil.errors import BagError
 
-__all__ = ["ClassCount", "Inspection", "InstanceCounts", "UnreadableSlide", "inspect_folder"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSlide:

@@ -15,8 +15,6 @@ from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import LabelError
 
-__all__ = ["LabelRow", "LabelTable", "clean_slide_id", "find_column", "read_labels"]
-
 _What = Literal["slide", "case", "label"]
 
 # The surest name first.

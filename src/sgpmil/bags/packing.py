@@ -26,8 +26,6 @@ from sgpmil.bags.store import (
 )
 from sgpmil.errors import BagError
 
-__all__ = ["ArrayWriter", "pack_bags"]
-
 
 def pack_bags(
     dataset: BagDataset,

@@ -20,14 +20,6 @@ from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, LabelError
 
-__all__ = [
-    "EmptySlideWarning",
-    "SkippedSlideWarning",
-    "is_packed_npz",
-    "read_bags",
-    "read_packed_npz",
-]
-
 
 class EmptySlideWarning(UserWarning):
     """Slides without tissue were left out of a data set."""

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from sgpmil.shapes import Int
 
-__all__ = ["Segments"]
-
 
 @dataclass(frozen=True, slots=True)
 class Segments:

@@ -9,8 +9,6 @@ from sgpmil.bags.readers.formats import BagFile, peek_bag, read_raw
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.errors import BagError
 
-__all__ = ["BagSource", "FolderSource", "MemorySource", "find_slide"]
-
 _Item = TypeVar("_Item")
 
 

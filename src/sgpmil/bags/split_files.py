@@ -24,8 +24,6 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.errors import LabelError, SplitError
 
-__all__ = ["read_splits", "write_splits"]
-
 _CLAM_NAME = re.compile(r"splits?_(\d+)(_bool)?\.csv")
 _FOLD_COLUMN = re.compile(r"fold_?(\d+)")
 _WHOLE_SET = ("splits.json", "splits.csv", "k=all.tsv")

@@ -13,16 +13,6 @@ from sgpmil.bags.labels import LabelRow, LabelTable
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SplitError
 
-__all__ = [
-    "Fold",
-    "MissingSlideWarning",
-    "PlaceholderCaseWarning",
-    "SharedCaseWarning",
-    "check_folds",
-    "make_kfold",
-    "make_monte_carlo",
-]
-
 Part = Literal["train", "val", "test"]
 _PARTS: tuple[Part, ...] = ("train", "val", "test")
 

@@ -19,18 +19,6 @@ from sgpmil.errors import SettingsError
 from sgpmil.options import Options
 from sgpmil.processes import progress_bar
 
-__all__ = [
-    "BagOptions",
-    "ColumnOptions",
-    "InspectOptions",
-    "LabelOptions",
-    "PackOptions",
-    "SplitOptions",
-    "inspect_bags",
-    "make_splits",
-    "pack_folder",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Options):
@@ -110,10 +98,6 @@ class InspectOptions(LabelOptions):
 def inspect_bags(options: InspectOptions, *, show_progress: bool = False) -> Inspection:
     """Read every bag of a folder; report its contents and its problems.
 
-    Args:
-        options: The folder, and labels to compare it with.
-        show_progress: Whether to show a bar on standard error.
-
     Raises:
         BagError: There are no bags at all.
         LabelError: The table of labels is unreadable.
@@ -140,10 +124,6 @@ class PackOptions(BagOptions):
 
 def pack_folder(options: PackOptions, *, show_progress: bool = False) -> PackedStore:
     """Pack bag files into one memory-mapped store that reads fast.
-
-    Args:
-        options: The bags and the store.
-        show_progress: Whether to show a bar on standard error.
 
     Raises:
         BagError: There are no bags, one of them is not usable, or the store exists.

@@ -36,16 +36,6 @@ from sgpmil.bags.sources import find_slide
 from sgpmil.bags.target import Label, Target, read_target
 from sgpmil.errors import BagError
 
-__all__ = [
-    "INDEX_NAME",
-    "LeftOutSlide",
-    "PackedSlide",
-    "PackedStore",
-    "StoreIndex",
-    "StoreReader",
-    "is_store",
-]
-
 INDEX_NAME = "index.json"
 """Name of the file that makes a folder a packed store."""
 

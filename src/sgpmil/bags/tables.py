@@ -11,8 +11,6 @@ from pathlib import Path
 
 from sgpmil.errors import LabelError, SgpmilError
 
-__all__ = ["TextTable", "listed", "read_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class TextTable:

@@ -21,8 +21,6 @@ from sgpmil.bags.tables import listed
 from sgpmil.errors import LabelError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["ClassTarget", "Label", "Target", "class_order", "read_target"]
-
 Label: TypeAlias = int
 """The label of a slide as models use it: a class index."""
 

@@ -16,8 +16,6 @@ from sgpmil.bags.steps import (
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid, listed
 
-__all__ = ["inspect", "pack", "splits"]
-
 
 @command(InspectOptions, arguments=["features"])
 def inspect(options: InspectOptions) -> None:

@@ -12,8 +12,6 @@ import typer
 
 from sgpmil.options import Options
 
-__all__ = ["command"]
-
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 

@@ -16,8 +16,6 @@ from sgpmil.cli.output import MODEL_NAMES, console, facts, print_summary
 from sgpmil.experiments.digits import run_demo
 from sgpmil.options import Options
 
-__all__ = ["demo", "doctor"]
-
 _ENCODER = "efficientnet-lite0"
 _SIZE = "4096x3072"
 _CORE = (

@@ -15,8 +15,6 @@ from sgpmil.evaluation.metrics import get_metric
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
 
-__all__ = ["compare", "evaluate"]
-
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
 _SCORES = ("attention", "evidence")

@@ -22,8 +22,6 @@ from sgpmil.experiments.jobs import StudyPlan
 from sgpmil.experiments.model_table import COLUMNS, cells, read_rows, write_table
 from sgpmil.experiments.study import Job
 
-__all__ = ["app", "bench", "models"]
-
 app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
 
 

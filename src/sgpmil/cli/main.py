@@ -20,8 +20,6 @@ from typer.core import TyperGroup
 import sgpmil
 from sgpmil.errors import SgpmilError
 
-__all__ = ["COMMANDS", "app", "run"]
-
 _INTERRUPTED = 130
 
 COMMANDS = {

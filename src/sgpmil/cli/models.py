@@ -9,8 +9,6 @@ from sgpmil.models.released import ReleasedOptions, convert_released
 from sgpmil.runs.lipschitz import LipschitzOptions, bound_run
 from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
 
-__all__ = ["import_released", "lipschitz", "predict"]
-
 
 @command(PredictOptions, arguments=["model", "features"])
 def predict(options: PredictOptions) -> None:

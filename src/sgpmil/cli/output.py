@@ -12,17 +12,6 @@ from sgpmil.models import BUILT_IN
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.results import Results
 
-__all__ = [
-    "MODEL_NAMES",
-    "console",
-    "facts",
-    "grid",
-    "listed",
-    "metric_name",
-    "print_summary",
-    "print_unfinished",
-]
-
 MODEL_NAMES = f"{', '.join(BUILT_IN)}, or a plug-in's"
 """Names of the models of this package."""
 

@@ -14,8 +14,6 @@ from sgpmil.report.explanation_files import WrittenExplanation, write_explanatio
 from sgpmil.report.pages.run_report import ReportOptions
 from sgpmil.report.report_files import write_report
 
-__all__ = ["explain", "report"]
-
 
 @command(
     ExplainOptions,

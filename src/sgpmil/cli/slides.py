@@ -13,8 +13,6 @@ from sgpmil.slides.encoders import encoder_rows
 from sgpmil.slides.extraction.extract import ExtractedFolder, ExtractOptions, extract_folder
 from sgpmil.slides.extraction.jobs import SlideOutcome
 
-__all__ = ["extract", "phantom"]
-
 _STATUS = {
     "done": "extracted",
     "empty": "without patches",

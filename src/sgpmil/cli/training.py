@@ -15,8 +15,6 @@ from sgpmil.experiments.train import train as train_run
 from sgpmil.options import Options
 from sgpmil.runs.run import Run
 
-__all__ = ["init", "train"]
-
 
 @command(
     TrainOptions,

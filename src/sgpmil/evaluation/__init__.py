@@ -90,37 +90,38 @@ if TYPE_CHECKING:
     )
     from sgpmil.evaluation.uncertainty.temperature import fit_temperature
 else:
-    _NAMES = {
-        "assessment": "Assessment AssessmentOptions TestedFold assess write_assessment",
-        "bootstrap": "Interval Intervals bootstrap_intervals",
-        "calibration": (
-            "BrierDecomposition adaptive_calibration_error brier_decomposition brier_score "
-            "expected_calibration_error negative_log_likelihood reliability_curve"
-        ),
-        "comparison.comparability": "FoldPredictions check_own_test_slides",
-        "comparison.compare": "compare",
-        "comparison.delong": "delong_test",
-        "comparison.result": "Comparison",
-        "comparison.significance": "corrected_t_test holm paired_t_test wilcoxon_test",
-        "comparison.tables": "write_comparison_tables",
-        "lipschitz": "lipschitz_paths",
-        "localisation.instance_evaluation": (
-            "InstanceEvaluation InstanceOptions evaluate_instances"
-        ),
-        "metrics": "InstanceMetrics METRICS Metric SlideMetrics confusion_matrix instance_auc",
-        "prediction": "InstanceScores Prediction",
-        "prediction_table": "PredictionTable by_patient without_patients",
-        "predictor": "iter_predictions predict",
-        "ranking": "sensitivity_at_specificity",
-        "summary": "FoldMetrics MetricSummary evaluate summarise write_metrics",
-        "uncertainty.analysis": "uncertainty_over_folds",
-        "uncertainty.conformal": "fit_conformal",
-        "uncertainty.decisions": "fit_deferral",
-        "uncertainty.measures": "correct_versus_wrong error_auroc selective_prediction",
-        "uncertainty.temperature": "fit_temperature",
-    }
     __getattr__, __dir__ = names_on_demand(
-        __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
+        __name__,
+        {
+            "assessment": "Assessment AssessmentOptions TestedFold assess write_assessment",
+            "bootstrap": "Interval Intervals bootstrap_intervals",
+            "calibration": (
+                "BrierDecomposition adaptive_calibration_error brier_decomposition "
+                "brier_score expected_calibration_error negative_log_likelihood "
+                "reliability_curve"
+            ),
+            "comparison.comparability": "FoldPredictions check_own_test_slides",
+            "comparison.compare": "compare",
+            "comparison.delong": "delong_test",
+            "comparison.result": "Comparison",
+            "comparison.significance": "corrected_t_test holm paired_t_test wilcoxon_test",
+            "comparison.tables": "write_comparison_tables",
+            "lipschitz": "lipschitz_paths",
+            "localisation.instance_evaluation": (
+                "InstanceEvaluation InstanceOptions evaluate_instances"
+            ),
+            "metrics": "METRICS InstanceMetrics Metric SlideMetrics confusion_matrix instance_auc",
+            "prediction": "InstanceScores Prediction",
+            "prediction_table": "PredictionTable by_patient without_patients",
+            "predictor": "iter_predictions predict",
+            "ranking": "sensitivity_at_specificity",
+            "summary": "FoldMetrics MetricSummary evaluate summarise write_metrics",
+            "uncertainty.analysis": "uncertainty_over_folds",
+            "uncertainty.conformal": "fit_conformal",
+            "uncertainty.decisions": "fit_deferral",
+            "uncertainty.measures": "correct_versus_wrong error_auroc selective_prediction",
+            "uncertainty.temperature": "fit_temperature",
+        },
     )
 
 __all__ = [

@@ -45,8 +45,6 @@ from sgpmil.evaluation.uncertainty.analysis import FoldsUncertainty, uncertainty
 from sgpmil.shapes import Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
 
-__all__ = ["Assessment", "AssessmentOptions", "TestedFold", "assess", "write_assessment"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestedFold:
@@ -256,10 +254,6 @@ _BRIER_PARTS = tuple(field.name for field in fields(BrierDecomposition))
 
 def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
     """Write the tables of an assessment; those of an earlier one are replaced.
-
-    Args:
-        folder: Where to; made where absent.
-        assessment: The assessment.
 
     Returns:
         The files written.

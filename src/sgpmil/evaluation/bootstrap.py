@@ -12,8 +12,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 from sgpmil.shapes import Int
 
-__all__ = ["Interval", "Intervals", "bootstrap_intervals"]
-
 _CHUNK = 2**16
 """Slides of resampled tables that are worked on at once: few enough for the processor's cache."""
 

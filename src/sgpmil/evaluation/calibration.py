@@ -9,22 +9,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import RANGE_TOLERANCE
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = [
-    "NUM_BINS",
-    "SMALLEST_PROBABILITY",
-    "BrierDecomposition",
-    "ReliabilityCurve",
-    "adaptive_calibration_error",
-    "bin_sums",
-    "brier_decomposition",
-    "brier_score",
-    "checked_probabilities",
-    "expected_calibration_error",
-    "negative_log_likelihood",
-    "reliability_curve",
-]
-
-
 NUM_BINS = 10
 """Number of bins, unless another is asked for."""
 
@@ -205,11 +189,6 @@ def bin_sums(
     outcomes: Float[np.ndarray, " n"],
 ) -> tuple[Int[np.ndarray, " R"], Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Count values, and sum values and outcomes, in the bins between edges, closed on the left.
-
-    Args:
-        inner_edges: Ascending edges between the R bins.
-        values: Value of each item, which decides its bin.
-        outcomes: Outcome of each item.
 
     Returns:
         The number of values, their sum and that of the outcomes in each bin.

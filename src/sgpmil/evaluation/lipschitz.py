@@ -37,14 +37,6 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float
 
-__all__ = [
-    "LipschitzFactor",
-    "LipschitzPath",
-    "lipschitz_paths",
-    "spectral_norm",
-    "summarise_paths",
-]
-
 _SIGMOID = 1 / 4
 _SOFTMAX = 1 / 2
 
@@ -82,9 +74,6 @@ class LipschitzPath:
 
 def spectral_norm(weight: Float[Tensor, "rows columns"]) -> float:
     r"""Give the largest singular value $\sigma_{\max}$, in double precision.
-
-    Args:
-        weight: A matrix.
 
     Example:
         >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -5.0]]))

@@ -30,21 +30,6 @@ from sgpmil.evaluation.ranking import auroc, average_precision, sensitivity_at_s
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = [
-    "INSTANCE_METRICS",
-    "METRICS",
-    "SLIDE_METRICS",
-    "Better",
-    "InstanceMetrics",
-    "Metric",
-    "SlideMetrics",
-    "confusion_matrix",
-    "get_metric",
-    "instance_auc",
-    "instance_metrics",
-    "slide_metrics",
-]
-
 Better = Literal["higher", "lower", "neither"]
 """Direction of a metric: which of two values is the better one."""
 
@@ -93,21 +78,13 @@ class Metric:
         return target.kind in self.targets and has_classes
 
     def __call__(self, table: PredictionTable) -> float:
-        """Measure labelled slides; NaN where the metric is not defined.
-
-        Args:
-            table: Predictions, all with a label.
-        """
+        """Measure labelled slides; NaN where the metric is not defined."""
         if not self.suits(table.target):
             return math.nan
         return self.value(table)
 
     def over(self, drawn: Resampled) -> Float[np.ndarray, " r"]:
-        """Measure each of several resampled tables; NaN where the metric is not defined.
-
-        Args:
-            drawn: The tables.
-        """
+        """Measure each of several resampled tables; NaN where the metric is not defined."""
         if not self.suits(drawn.slides.target):
             return np.full(len(drawn.counts), math.nan)
         if self.resampled is not None:
@@ -218,11 +195,6 @@ def confusion_matrix(
     predicted: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"], num_outputs: int
 ) -> Int[np.ndarray, "C C"]:
     """Count the slides of each label (rows) and predicted class (columns).
-
-    Args:
-        predicted: Predicted class of each slide.
-        labels: Label of each slide.
-        num_outputs: Number of classes C.
 
     Example:
         >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)

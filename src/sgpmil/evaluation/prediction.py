@@ -9,9 +9,6 @@ import numpy as np
 from sgpmil.errors import PredictionError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["InstanceScores", "NamedSlide", "Prediction", "ScoreKind", "SlideName", "entropy"]
-
-
 ScoreKind = Literal["attention", "evidence"]
 """`attention`: weight of an instance. `evidence`: its share in a class's logit."""
 
@@ -64,10 +61,6 @@ class InstanceScores:
         because the softmax ignores a common shift of the logits: $e_{k,c}$ alone is not
         identified. Attention does not depend on the class.
 
-        Args:
-            kind: Which score.
-            class_index: Class c.
-
         Raises:
             PredictionError: There is no evidence, or no such class.
 
@@ -93,10 +86,6 @@ class InstanceScores:
 
         $$ \operatorname{std}(m_{k,c}) = \Bigl| \sigma_k q_{k,c}
            - \frac{1}{C-1} \sum_{c' \neq c} \sigma_k q_{k,c'} \Bigr|. $$
-
-        Args:
-            kind: Which score.
-            class_index: Class c.
 
         Raises:
             PredictionError: There is no evidence, or no such class.
@@ -251,13 +240,6 @@ class Prediction:
 
         The standard deviation divides by S - 1 and is 0 for a single sample.
 
-        Args:
-            slide_id: Name of the slide.
-            case_id: Patient the slide belongs to.
-            label: Class index, or None where unknown.
-            prob_samples: Probabilities $p_s$ of each sample.
-            instances: Scores of the instances.
-
         Raises:
             PredictionError: There is no sample, or one is not a distribution.
 
@@ -281,11 +263,6 @@ class Prediction:
         instances: Sequence[InstanceScores | None] | None = None,
     ) -> list["Prediction"]:
         """Summarise the samples of several slides at once; see `from_samples`.
-
-        Args:
-            bags: The slides.
-            prob_samples: Probabilities of each slide and sample.
-            instances: Scores of the instances of each slide.
 
         Raises:
             PredictionError: A sample is not a distribution.
@@ -329,11 +306,7 @@ class SlideName:
 
 
 def entropy(probs: Float[np.ndarray, "*batch C"]) -> Float[np.ndarray, "*batch"]:
-    r"""Give the entropy $-\sum_c p_c \ln p_c$ in nats, with $0 \ln 0 = 0$.
-
-    Args:
-        probs: Distributions along the last axis.
-    """
+    r"""Give the entropy $-\sum_c p_c \ln p_c$ in nats, with $0 \ln 0 = 0$."""
     logs = np.log(np.where(probs > 0, probs, 1.0))
     return np.asarray(-(probs * logs).sum(axis=-1))
 

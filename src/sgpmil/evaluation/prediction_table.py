@@ -12,9 +12,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction, entropy
 from sgpmil.shapes import Float, Int
 
-__all__ = ["PredictionTable", "by_patient", "check_predictions", "patient_ids", "without_patients"]
-
-
 SUM_TOLERANCE = 1e-3
 """How far the probabilities of a slide may be from summing to 1."""
 
@@ -125,12 +122,6 @@ def check_predictions(
 ) -> None:
     """Check the columns of a table of predictions.
 
-    Args:
-        probs: Probability of each class for each slide.
-        labels: Label of each slide, or None.
-        slide_ids: Name of each slide.
-        where: What holds them, for the message.
-
     Raises:
         PredictionError: A slide occurs twice or has no name, a distribution is not one, or a
             label is not among the classes.
@@ -188,20 +179,12 @@ def _check_distributions(
 
 
 def patient_ids(table: PredictionTable) -> tuple[str, ...]:
-    """Name the patient of each slide: its case, or the slide itself where that is blank.
-
-    Args:
-        table: Predictions.
-    """
+    """Name the patient of each slide: its case, or the slide itself where that is blank."""
     return tuple(prediction.case_id or prediction.slide_id for prediction in table.predictions)
 
 
 def without_patients(table: PredictionTable) -> PredictionTable:
-    """Treat each slide as its own patient, for example where the cases are placeholders.
-
-    Args:
-        table: Predictions.
-    """
+    """Treat each slide as its own patient, for example where the cases are placeholders."""
     return PredictionTable(
         tuple(replace(p, case_id=p.slide_id) for p in table.predictions), table.target
     )
@@ -222,9 +205,6 @@ def by_patient(table: PredictionTable) -> PredictionTable:
     A patient's label is that of the slides which have one. Patients come in the order of their
     first slides, named by the case (by the slide where that is blank), without scores of
     instances where there are several slides.
-
-    Args:
-        table: Predictions of slides.
 
     Raises:
         PredictionError: Two slides of a patient have different labels.

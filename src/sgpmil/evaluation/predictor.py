@@ -18,8 +18,6 @@ from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.likelihood import probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
 
-__all__ = ["iter_predictions", "predict"]
-
 MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
 """Most instances packed into one batch; a larger bag makes a batch of its own."""
 

@@ -8,15 +8,6 @@ import numpy as np
 from sgpmil.errors import PredictionError
 from sgpmil.shapes import Bool, Float
 
-__all__ = [
-    "SPECIFICITY",
-    "RocCurve",
-    "auroc",
-    "average_precision",
-    "roc_curve",
-    "sensitivity_at_specificity",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RocCurve:
@@ -38,10 +29,6 @@ def auroc(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> 
     $n_0$ negatives, it is the Mann-Whitney statistic
 
     $$ \mathrm{AUC} = \frac{\sum_{i: y_i = 1} R_i - n_1 (n_1 + 1) / 2}{n_1 n_0}. $$
-
-    Args:
-        scores: Score of each item.
-        positive: Whether each item is positive.
 
     Returns:
         The area; NaN without a positive, without a negative, or with a NaN score.
@@ -65,10 +52,6 @@ def average_precision(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray
 
     $$ \mathrm{AP} = \sum_t (\mathrm{recall}_t - \mathrm{recall}_{t-1}) \, \mathrm{precision}_t $$
 
-    Args:
-        scores: Score of each item.
-        positive: Whether each item is positive.
-
     Returns:
         The average precision; NaN without a positive or with a NaN score.
 
@@ -86,10 +69,6 @@ def average_precision(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray
 
 def roc_curve(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> RocCurve | None:
     """Trace the ROC curve over the distinct thresholds, from the highest down.
-
-    Args:
-        scores: Score of each item.
-        positive: Whether each item is positive.
 
     Returns:
         The curve; None where `auroc` is NaN.
@@ -134,11 +113,6 @@ def sensitivity_at_specificity(
     It is 0 where only a threshold above every score is specific enough. The threshold is chosen
     on the slides it is measured on, which is optimistic: for new slides expect the sensitivity
     of a threshold chosen on others.
-
-    Args:
-        scores: Score of each item.
-        positive: Whether each item is positive.
-        specificity: Least specificity s.
 
     Returns:
         The sensitivity; NaN without a positive, without a negative, or with a NaN score.

@@ -12,8 +12,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import SPECIFICITY
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = ["Resampled", "SortedSlides"]
-
 
 class SortedSlides:
     """Quantities of labelled slides that do not depend on how often each slide is drawn.

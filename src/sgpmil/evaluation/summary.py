@@ -20,15 +20,6 @@ from sgpmil.evaluation.metrics import (
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
 
-__all__ = [
-    "FoldMetrics",
-    "MetricSummary",
-    "evaluate",
-    "summarise",
-    "summarise_values",
-    "write_metrics",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FoldMetrics:
@@ -111,9 +102,6 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
        s = \sqrt{\frac{1}{n - 1} \sum_k (m_k - \bar m)^2} $$
 
     over the n folds in which the metric is defined.
-
-    Args:
-        folds: Metrics of each fold.
 
     Returns:
         A summary a metric; those of instances only where a fold has them.

@@ -33,21 +33,6 @@ from sgpmil.shapes import Int
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import resolve_training
 
-__all__ = [
-    "BenchOptions",
-    "BenchResult",
-    "BenchRow",
-    "BenchSettings",
-    "Growth",
-    "GrowthPoint",
-    "Workload",
-    "bag_sizes",
-    "bench",
-    "bench_models",
-    "random_dataset",
-    "write_bench",
-]
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -91,11 +76,6 @@ class Workload:
 def bag_sizes(num_bags: int, seed: int, scale: float = 1.0) -> Int[np.ndarray, " B"]:
     r"""Draw $\exp N(\log 2200, 0.6^2)$ instances a bag, cut off at 200 and 12,000, times a scale.
 
-    Args:
-        num_bags: Number of bags B.
-        seed: Seed.
-        scale: The scale.
-
     Example:
         >>> int(bag_sizes(270, 0).sum())
         694241
@@ -106,13 +86,7 @@ def bag_sizes(num_bags: int, seed: int, scale: float = 1.0) -> Int[np.ndarray, "
 
 
 def random_dataset(sizes: Int[np.ndarray, " B"], in_dim: int, seed: int) -> BagDataset:
-    """Draw bags of two classes, alternately, whose features are noise.
-
-    Args:
-        sizes: Number of instances of each bag.
-        in_dim: Number of features.
-        seed: Seed.
-    """
+    """Draw bags of two classes, alternately, whose features are noise."""
     generator = torch.Generator().manual_seed(seed)
     features = [torch.randn(int(size), in_dim, generator=generator) for size in sizes]
     labels = [i % 2 for i in range(len(sizes))]
@@ -221,14 +195,7 @@ def bench(
     on_start: Callable[[str], None] = lambda _: None,
     on_row: Callable[[BenchRow], None] = lambda _: None,
 ) -> tuple[list[BenchRow], list[GrowthPoint]]:
-    """Measure models one after another in this process.
-
-    Args:
-        settings: What is measured.
-        device: Where; that of the settings.
-        on_start: Called with what is measured next.
-        on_row: Called with each model's result.
-    """
+    """Measure models one after another in this process."""
     train = where_it_fits(settings.workload.train(), device)
     test = where_it_fits(settings.workload.test(), device)
     rows = []
@@ -248,14 +215,7 @@ def bench(
 def write_bench(
     path: Path, settings: BenchSettings, rows: Sequence[BenchRow], points: Sequence[GrowthPoint]
 ) -> None:
-    """Write all that was measured, and where, as JSON.
-
-    Args:
-        path: File to write.
-        settings: What was measured.
-        rows: The models.
-        points: The growth.
-    """
+    """Write all that was measured, and where, as JSON."""
     content: dict[str, Any] = {
         "machine": _machine(),
         "settings": asdict(settings),
@@ -430,10 +390,6 @@ class BenchResult:
 
 def bench_models(options: BenchOptions, *, show_progress: bool = False) -> BenchResult:
     """Measure time and memory of models on random bags; write them with a figure.
-
-    Args:
-        options: The models and the bags.
-        show_progress: Whether to show a bar on standard error.
 
     Raises:
         RunFolderError: The folder has a measurement already.

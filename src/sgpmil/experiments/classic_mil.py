@@ -12,8 +12,6 @@ from sgpmil.bags.reading import read_bags
 from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import BagError
 
-__all__ = ["CLASSIC_SETS", "classic_bags"]
-
 CLASSIC_SETS = {
     "musk1": "92 molecules in their shapes; positive bags hold a musk.",
     "musk2": "102 molecules in their shapes, many to some; positive bags hold a musk.",

@@ -19,8 +19,6 @@ from sgpmil.experiments.study import Job, count_job, run_jobs
 from sgpmil.options import Options
 from sgpmil.processes import compute_device, progress_bar
 
-__all__ = ["CompareModelsOptions", "compare_models", "plan_comparison", "time_epochs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareModelsOptions(Options):

@@ -20,14 +20,6 @@ from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.settings import TrainingSettings, default_training
 
-__all__ = [
-    "DEMO_TRAINING",
-    "IMAGE_SIDE",
-    "Demo",
-    "digit_bags",
-    "run_demo",
-]
-
 IMAGE_SIDE = 8
 
 

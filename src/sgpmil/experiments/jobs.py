@@ -18,16 +18,6 @@ from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError, SettingsError
 from sgpmil.processes import hold_interrupts, set_up_worker
 
-__all__ = [
-    "JobFile",
-    "StudyPlan",
-    "is_done",
-    "one_thread",
-    "read_result",
-    "run_all",
-    "unfinished",
-]
-
 
 @dataclass(frozen=True)
 class JobFile:

@@ -33,14 +33,6 @@ from sgpmil.errors import BagError
 from sgpmil.models.embedding import DIGIT_SIDE
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = [
-    "MNIST_FILES",
-    "RepeatedImageWarning",
-    "mnist_bags",
-    "read_idx_images",
-    "read_idx_labels",
-]
-
 _UNSIGNED_BYTES = 0x08
 
 
@@ -122,15 +114,6 @@ def mnist_bags(
 
     An image is in one bag only, unless a part has too few; then bags of that part share images,
     with a warning, and still none is twice in a bag.
-
-    Args:
-        folder: Folder of MNIST's four gzipped idx files.
-        digit: The digit that makes a bag positive.
-        bag_size: Images of a bag.
-        num_train: Bags to train on.
-        num_val: Bags to validate on.
-        num_test: Bags to test on.
-        seed: Seed of the dealing.
 
     Returns:
         Bags whose instances are 784 pixels of about zero mean and unit variance, on a square

@@ -34,24 +34,6 @@ from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import default_training
 
-__all__ = [
-    "ADJUSTMENTS",
-    "MODEL_SETS",
-    "TIMED_EPOCHS",
-    "TIMING_FILE",
-    "Adjustment",
-    "ModelSet",
-    "Timed",
-    "choose_models",
-    "choose_sets",
-    "colon_bags",
-    "model_variant",
-    "plan_model_study",
-    "plan_timing",
-    "study_set",
-    "time_models",
-]
-
 
 @dataclass(frozen=True)
 class ModelSet:
@@ -169,10 +151,6 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
 
 def choose_sets(data: Path, names: Sequence[str] = ()) -> list[str]:
     """Return the data sets to run: those asked for, or all that are there.
-
-    Args:
-        data: Folder of data sets.
-        names: Names among `MODEL_SETS`.
 
     Raises:
         SettingsError: A name is unknown.

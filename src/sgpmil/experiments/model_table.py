@@ -23,18 +23,6 @@ from sgpmil.evaluation.metrics import get_metric
 from sgpmil.experiments.jobs import StudyPlan, is_done, read_result
 from sgpmil.experiments.model_study import ADJUSTMENTS, MODEL_SETS, TIMING_FILE, Adjustment
 
-__all__ = [
-    "COLUMNS",
-    "METRICS",
-    "Spread",
-    "TableRow",
-    "at_chance",
-    "cells",
-    "read_rows",
-    "spread_of",
-    "write_table",
-]
-
 METRICS = ("auc", "balanced_accuracy", "ace", "nll", "attention_auc", "evidence_auc")
 
 
@@ -85,11 +73,7 @@ class TableRow:
 
 
 def read_rows(out: Path) -> list[TableRow]:
-    """Read the results of every job that a folder was asked for.
-
-    Args:
-        out: Folder of the results.
-    """
+    """Read the results of every job that a folder was asked for."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in StudyPlan.read(out).jobs:
         data_set, model, _ = key.split("/")
@@ -120,10 +104,6 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 
 def at_chance(auc: Spread, labels: Sequence[int]) -> bool:
     """Say whether an area under the ROC curve is within two standard errors of .5.
-
-    Args:
-        auc: The area over runs.
-        labels: Classes of the distinct test bags, 0 or 1.
 
     Example:
         >>> at_chance(Spread(mean=0.55, sd=0.01, worst=0.54, count=3), [0, 1] * 50)
@@ -191,10 +171,6 @@ UNDEFINED = "–"
 
 def write_table(out: Path, rows: Sequence[TableRow]) -> tuple[Path, Path]:
     """Write ``table.md`` and ``table.csv``.
-
-    Args:
-        out: Folder of the results.
-        rows: The rows.
 
     Raises:
         OSError: A file cannot be written.

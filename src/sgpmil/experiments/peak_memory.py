@@ -8,8 +8,6 @@ from types import TracebackType
 
 import torch
 
-__all__ = ["PeakMemory"]
-
 _STATUS = Path("/proc/self/status")
 _EVERY = 0.005
 """Seconds between two looks."""

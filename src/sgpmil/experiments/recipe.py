@@ -19,16 +19,6 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.settings import TrainingSettings, training_base
 
-__all__ = [
-    "DataSection",
-    "ModelSection",
-    "Recipe",
-    "list_recipes",
-    "load_recipe",
-    "starter_recipe",
-]
-
-
 _RECIPES = files("sgpmil.experiments") / "recipes"
 
 

@@ -36,17 +36,6 @@ from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, default_training
 
-__all__ = [
-    "Job",
-    "StudySet",
-    "Variant",
-    "count_job",
-    "load_set",
-    "plan_jobs",
-    "run_jobs",
-    "sentence",
-]
-
 
 @dataclass(frozen=True)
 class Variant:

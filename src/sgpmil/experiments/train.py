@@ -19,8 +19,6 @@ from sgpmil.experiments.recipe import DataSection, Recipe, load_recipe, starter_
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 
-__all__ = ["TrainOptions", "TrainedRun", "read_data", "run_recipe", "train", "write_starter_recipe"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(ColumnOptions):
@@ -199,15 +197,7 @@ def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
 def run_recipe(
     recipe: Recipe, bags: BagDataset, folds: Sequence[Fold], run: Path, **options: Any
 ) -> CrossValidation:
-    """Train and test every fold of a recipe.
-
-    Args:
-        recipe: The recipe.
-        bags: Its bags, from `read_data`.
-        folds: Its folds, from `read_data`.
-        run: Folder of the run.
-        options: Further arguments of `cross_validate`.
-    """
+    """Train and test every fold of a recipe."""
     return cross_validate(
         bags,
         folds,

@@ -23,10 +23,8 @@ else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "ExplainOptions": "run_explanation",
-            "Explanation": "run_explanation",
-            "SlideExplanation": "slide_explanation",
-            "explain": "run_explanation",
+            "run_explanation": "ExplainOptions Explanation explain",
+            "slide_explanation": "SlideExplanation",
         },
     )
 

@@ -29,8 +29,6 @@ from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.explanation.map_layers import MapLimits
 
-__all__ = ["ExplanationFolder", "ExportKind", "open_explanation", "predictions_digest"]
-
 ExportKind = Literal["geojson", "csv", "parquet", "tiff", "tiatoolbox"]
 """Files for other programs: tiles of QuPath, tables, maps of numbers, overlay of TIAToolbox."""
 
@@ -145,11 +143,7 @@ def open_explanation(
 
 
 def predictions_digest(tables: Iterable[PredictionTable]) -> str:
-    """Compute a digest that changes with the predictions of a run.
-
-    Args:
-        tables: Predictions of each fold.
-    """
+    """Compute a digest that changes with the predictions of a run."""
     digest = hashlib.sha256()
     for table in tables:
         for prediction in table.predictions:

@@ -16,15 +16,6 @@ from sgpmil.explanation.maps import patch_side
 from sgpmil.shapes import Float, Int, UInt8
 from sgpmil.slides.reading import Slide
 
-__all__ = [
-    "KeyPatch",
-    "KeyPatchKind",
-    "contrasting_patches",
-    "cut_patches",
-    "key_patches",
-    "write_key_patches",
-]
-
 KeyPatchKind = Literal["attention", "evidence", "against", "unsure"]
 """`attention`: the highest attention. `evidence`: the most evidence for the class. `against`: the
 most evidence against it. `unsure`: attention that is high and uncertain."""
@@ -78,11 +69,6 @@ def key_patches(
     quantity grows with its mean, so $\sigma_k$ alone would choose the patches of highest attention
     once more; and the coefficient alone, over all patches, those of no attention.
 
-    Args:
-        scores: Scores of a slide's instances.
-        class_index: Class that the evidence is for.
-        most: Most patches of a kind.
-
     Raises:
         ExplanationError: A score is infinite.
 
@@ -126,11 +112,6 @@ def contrasting_patches(
     instead, and none against. A deterministic model has no unsure patches (see `key_patches`).
     Of patches of one kind whose centres lie closer than half a side, the first stands for all, so
     that a kind does not show one place many times. Scores that are not finite are left out.
-
-    Args:
-        scores: Scores of a slide's instances.
-        class_index: The class.
-        most: Most patches of a kind.
 
     Returns:
         The patches of each kind that the model can have, which may be none.

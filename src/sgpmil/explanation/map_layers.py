@@ -10,17 +10,6 @@ from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import ScaleKind, scaled
 from sgpmil.shapes import Float
 
-__all__ = [
-    "LayerKind",
-    "MapLayer",
-    "MapLimits",
-    "attention_values",
-    "finite_scores",
-    "map_layers",
-    "map_limits",
-    "num_without_score",
-]
-
 LayerKind = Literal["attention", "attention_std", "evidence", "evidence_std"]
 
 _SHARES_TOLERANCE = 1e-3
@@ -84,9 +73,6 @@ def attention_values(scores: InstanceScores) -> tuple[Float[np.ndarray, " N"], b
 
     of which 1 is the average patch. Other attention (a sigmoid's) stays as the model gives it.
 
-    Args:
-        scores: Scores of a slide's instances.
-
     Returns:
         The attention, and whether it is relative to the average patch.
     """
@@ -111,12 +97,6 @@ def map_layers(
 
     The scales `rank` and `minmax` are of the slide alone. Of the evidence, they scale the
     absolute value, and the sign is kept.
-
-    Args:
-        scores: Scores of a slide's instances.
-        class_index: Class that the evidence is for.
-        class_name: Name of that class.
-        scale: Scale of the scores.
 
     Returns:
         The layers that the model has: without deviations where it is deterministic, and without
@@ -193,11 +173,7 @@ def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
 
 
 def num_without_score(scores: InstanceScores) -> int:
-    """Count the instances whose attention or evidence, or its deviation, is not finite.
-
-    Args:
-        scores: Scores of a slide's instances.
-    """
+    """Count the instances whose attention or evidence, or its deviation, is not finite."""
     is_finite = np.isfinite(scores.attention_mean) & np.isfinite(scores.attention_std)
     for values in (scores.evidence_mean, scores.evidence_std):
         if values is not None:
@@ -206,11 +182,7 @@ def num_without_score(scores: InstanceScores) -> int:
 
 
 def finite_scores(scores: InstanceScores) -> InstanceScores:
-    """Replace infinite scores by NaN, which maps leave out.
-
-    Args:
-        scores: Scores of a slide's instances.
-    """
+    """Replace infinite scores by NaN, which maps leave out."""
     if not num_without_score(scores):
         return scores
     evidence, spread, margin = scores.evidence_mean, scores.evidence_std, scores.margin_std

@@ -10,24 +10,9 @@ from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "NO_PATCH",
-    "LabelMap",
-    "ScaleKind",
-    "ScoreMap",
-    "label_map",
-    "patch_side",
-    "placed_coords",
-    "scaled",
-    "score_map",
-]
-
 
 def placed_coords(scores: InstanceScores) -> Int[np.ndarray, "N 2"]:
     """Give the top-left corners of the instances, which every map and export needs.
-
-    Args:
-        scores: Scores of a slide's instances.
 
     Raises:
         ExplanationError: The scores have no coordinates, or there is no instance.
@@ -50,9 +35,6 @@ def patch_side(scores: InstanceScores) -> int:
     Where it was not stored, it is the spacing of the patches: the commonest step between
     neighbours of a row or a column or, where no two share one, the median distance (the larger
     of the two axes') to the nearest other. Patches that overlap are then drawn too small.
-
-    Args:
-        scores: Scores of a slide's instances.
 
     Raises:
         ExplanationError: The scores have no coordinates, or the side is unknown and there is
@@ -109,10 +91,6 @@ def scaled(values: Float[np.ndarray, " N"], scale: ScaleKind) -> Float[np.ndarra
 
     Scores that are all equal (or a single one) have no order, and become 1/2. What is NaN stays
     NaN and is left out of the rest.
-
-    Args:
-        values: Scores of the instances.
-        scale: Which scale.
 
     Raises:
         ExplanationError: There is no such scale, or a score is infinite.

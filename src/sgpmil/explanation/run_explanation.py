@@ -27,9 +27,8 @@ from sgpmil.explanation.prototypes import (
 from sgpmil.explanation.slide_choice import ChosenSlide, choose_slides, evidence_class
 from sgpmil.explanation.slide_explanation import ModelScores, SlideExplanation
 from sgpmil.models import SGPMIL, load_model
-from sgpmil.runs.material import MaterialOptions, RunMaterial, SlideSources, read_material
-
-__all__ = ["ExplainOptions", "Explanation", "ExplanationProgress", "SilentProgress", "explain"]
+from sgpmil.runs.material import MaterialOptions, RunMaterial, read_material
+from sgpmil.runs.slide_picture import SlideSources
 
 _DECIDE_PROTOTYPES = (
     *("predictions", "prototypes", "features", "annotations", "regions", "min_coverage"),
@@ -242,11 +241,7 @@ class Explanation:
         )
 
     def class_of(self, prediction: Prediction) -> int:
-        """Give the class that the evidence map of a slide is for.
-
-        Args:
-            prediction: Prediction of the slide.
-        """
+        """Give the class that the evidence map of a slide is for."""
         return evidence_class(prediction, self.material.target, self.options.class_name)
 
     @cached_property

@@ -16,15 +16,6 @@ from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.runs.material import RunMaterial
 
-__all__ = [
-    "ChosenSlide",
-    "ExampleSlides",
-    "choose_slides",
-    "evidence_class",
-    "example_slides",
-    "write_slide_list",
-]
-
 _TOP = 10
 """Patches of highest attention of which the table counts the positive ones."""
 
@@ -73,12 +64,6 @@ def choose_slides(
 ) -> tuple[ChosenSlide, ...]:
     """Choose test slides, the least certain first.
 
-    Args:
-        material: The run.
-        only: Names of the slides; all by default.
-        folds: Names of the folds; all by default.
-        most: Most slides; all by default.
-
     Raises:
         ExplanationError: The run has no such slide or fold.
     """
@@ -109,10 +94,6 @@ def example_slides(material: RunMaterial, most: int = 3) -> ExampleSlides:
 
     Among predictions of equal probability (to two digits), the slide with more patches comes
     first: it shows more. A slide that several folds tested appears once.
-
-    Args:
-        material: The run.
-        most: Most wrong and most uncertain slides.
     """
     tested = _tested_slides(material)
     labelled = [one for one in tested if one.prediction.label is not None]

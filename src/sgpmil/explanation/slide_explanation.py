@@ -28,11 +28,8 @@ from sgpmil.explanation.map_layers import (
 )
 from sgpmil.explanation.maps import ScaleKind, ScoreMap, patch_side, placed_coords, score_map
 from sgpmil.explanation.prototypes import PrototypeExplanation, SlidePrototypes
-from sgpmil.runs.material import SlideSources
-from sgpmil.runs.slide_picture import SlidePicture
+from sgpmil.runs.slide_picture import SlidePicture, SlideSources
 from sgpmil.shapes import UInt8
-
-__all__ = ["ModelScores", "SlideExplanation", "slide_title"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +125,6 @@ class SlideExplanation:
     def map(self, kind: LayerKind = "attention", *, most_pixels: int = 4_000_000) -> ScoreMap:
         """Give one layer as an image of the slide, exact to the pixel.
 
-        Args:
-            kind: The layer.
-            most_pixels: Most pixels of the image.
-
         Raises:
             ExplanationError: The model does not give this layer, or there are no coordinates.
         """
@@ -152,9 +145,6 @@ class SlideExplanation:
 
     def patch_images(self, patches: Iterable[KeyPatch]) -> dict[int, UInt8[np.ndarray, "s s 3"]]:
         """Cut patches from the slide; without a slide or coordinates there are no pictures.
-
-        Args:
-            patches: The patches.
 
         Returns:
             Picture of each patch, by its number in the bag.
@@ -249,12 +239,7 @@ class SlideExplanation:
 
 
 def slide_title(prediction: Prediction, target: Target) -> str:
-    """Describe a slide, its label and its prediction in a line.
-
-    Args:
-        prediction: Prediction of the slide.
-        target: What is predicted.
-    """
+    """Describe a slide, its label and its prediction in a line."""
     predicted = prediction.predicted_class
     text = f"predicted {target.decode(predicted)} {prediction.probability_text(predicted)}"
     if prediction.label is None:

@@ -13,8 +13,6 @@ from torch import Tensor
 from sgpmil.bags.segments import Segments
 from sgpmil.shapes import Float
 
-__all__ = ["FreshNoise", "Noise", "RepeatableNoise", "ZeroNoise"]
-
 _BLOCK = 16
 
 _MAX_CACHED = {"cpu": 2**20, "cuda": 2**25}

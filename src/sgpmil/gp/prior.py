@@ -23,21 +23,6 @@ from sgpmil.errors import SettingsError
 from sgpmil.gpu.carried_draws import rbf_covariance
 from sgpmil.shapes import Float
 
-__all__ = [
-    "KERNELS",
-    "MEANS",
-    "Covariance",
-    "MeanName",
-    "OtherKernel",
-    "ScaledRBF",
-    "build_kernel",
-    "build_mean",
-    "covariance_of",
-    "linear_terms",
-    "set_lengthscale",
-    "set_lengthscale_from_data",
-]
-
 MeanName = Literal["linear", "constant"]
 MEANS: tuple[str, ...] = get_args(MeanName)
 
@@ -61,9 +46,6 @@ def build_kernel(kernel: str | gpk.Kernel) -> gpk.Kernel:
     """Return the kernel of a name, or a copy of the given one.
 
     A copy, because models that shared a kernel would train each other's parameters.
-
-    Args:
-        kernel: A key of `KERNELS`, or any GPyTorch kernel.
 
     Raises:
         SettingsError: No kernel has that name.

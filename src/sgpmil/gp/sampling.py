@@ -28,8 +28,6 @@ from sgpmil.gp.sparse import SparseGP, Whitening
 from sgpmil.gpu.cholesky import jittered_cholesky
 from sgpmil.shapes import Float
 
-__all__ = ["MAX_JOINT_INSTANCES", "SAMPLING_SCHEMES", "SamplingScheme", "draw"]
-
 SamplingScheme = Literal["independent", "shared", "inducing", "full"]
 SAMPLING_SCHEMES: tuple[str, ...] = get_args(SamplingScheme)
 

@@ -26,16 +26,6 @@ from sgpmil.gpu.carried_draws import MIN_VARIANCE, carried_draw, carried_rbf_dra
 from sgpmil.gpu.cholesky import inverse_factor, jittered_cholesky
 from sgpmil.shapes import Float
 
-__all__ = [
-    "INDUCING_STARTS",
-    "InducingStart",
-    "Posterior",
-    "SparseGP",
-    "Whitening",
-    "kmeans_points",
-    "uniform_points",
-]
-
 InducingStart = Literal["uniform", "kmeans"]
 INDUCING_STARTS: tuple[str, ...] = get_args(InducingStart)
 
@@ -169,12 +159,6 @@ class SparseGP(nn.Module):
 
         $$ f_{si} = \mu(x_i) + B_i^\top v_s + (k(x_i, x_i) + j - \lVert B_i\rVert^2)^{1/2}
            \epsilon_{si} $$
-
-        Args:
-            inputs: The inputs.
-            functions: The draws $v_s$.
-            noise: Standard normal draws $\epsilon$.
-            whitening: Result of `whitening`.
         """
         Z, P, k = self.inducing_points, whitening.inverse, whitening.covariance
         w, b = linear_terms(self.mean)
@@ -196,9 +180,6 @@ class SparseGP(nn.Module):
 
         Everything is in float64, the kernel included: in single precision the difference
         $K_{XX} - B^\top B$ of a trained process is not positive definite.
-
-        Args:
-            inputs: The instances of one bag.
         """
         with torch.autocast(inputs.device.type, enabled=False):
             x, z = inputs.double(), self.inducing_points.double()

@@ -34,8 +34,6 @@ from sgpmil.gpu.programs import power_of_two, program
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["AdamStep"]
-
 _CHUNK = 2048
 """Weights that one program updates."""
 

@@ -44,8 +44,6 @@ from sgpmil.shapes import Float
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["MIN_VARIANCE", "CarriedRBFDraw", "carried_draw", "carried_rbf_draw", "rbf_covariance"]
-
 MIN_VARIANCE = 1e-6
 """Floor of a variance before its square root, whose slope at 0 is infinite."""
 _PRECISION = "tf32x3"

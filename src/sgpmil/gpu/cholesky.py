@@ -33,8 +33,6 @@ from sgpmil.shapes import Float
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["MAX_SIZE", "inverse_factor", "jittered_cholesky"]
-
 MAX_SIZE = 128
 """Rows that one Triton program holds; torch factorises larger matrices, and cannot be recorded."""
 _BLOCK = 16

@@ -22,8 +22,6 @@ from sgpmil.shapes import Float, Int
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["SegmentPool", "SegmentSoftmax", "bag_softmax", "bag_sum", "pool"]
-
 _TILE = 4096
 """Entries that one program holds in registers."""
 _PROGRAMS = 512

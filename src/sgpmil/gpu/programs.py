@@ -20,8 +20,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Program", "ceil_div", "power_of_two", "program", "runs_triton"]
-
 
 def runs_triton(values: Tensor) -> bool:
     """Return whether Triton programs can compute with a tensor: it is on a GPU with Triton."""

@@ -17,8 +17,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["RandomNumbers", "Recorder", "Recording", "own_stream", "seed_torch", "side_by_side"]
-
 _NUM_STREAMS = 32
 """Streams of a priority that torch hands out, in a circle."""
 
@@ -82,10 +80,6 @@ def seed_torch(seed: int, device: torch.device) -> None:
 
     `torch.manual_seed` seeds every kind of device, and takes a millisecond to find that most are
     absent.
-
-    Args:
-        seed: The seed.
-        device: The device.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

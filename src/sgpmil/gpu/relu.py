@@ -24,8 +24,6 @@ from sgpmil.shapes import Float
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["LinearReLU", "launch_relu_gradient", "linear_relu"]
-
 _TILE = 4096
 """Entries that one program holds in registers."""
 _WIDEST = 128
@@ -39,11 +37,6 @@ def linear_relu(
     """Apply a linear layer and a ReLU, as `torch.nn.Linear` and `torch.nn.ReLU` do.
 
     Under autocast it casts to the same dtype as they do.
-
-    Args:
-        inputs: Rows of features.
-        weight: The layer's weight.
-        bias: The layer's bias.
 
     Example:
         >>> linear_relu(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), torch.tensor([1.0]))
@@ -98,12 +91,7 @@ class LinearReLU(Function):
 def launch_relu_gradient(
     outputs: Float[Tensor, "T O"], grad: Float[Tensor, "T O"]
 ) -> tuple[Float[Tensor, "T O"], Float[Tensor, "N O"]]:
-    """Compute the gradient before the ReLU, and sums of N parts of its rows in float32 or more.
-
-    Args:
-        outputs: Output of the ReLU, contiguous.
-        grad: Gradient of the output.
-    """
+    """Compute the gradient before the ReLU, and sums of N parts of its rows in float32 or more."""
     num_rows, width = outputs.shape
     columns = min(power_of_two(width), _WIDEST)
     rows = _TILE // columns

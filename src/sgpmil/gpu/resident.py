@@ -17,8 +17,6 @@ from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore, StoreReader
 from sgpmil.shapes import Float
 
-__all__ = ["DeviceSource", "fits_on_device", "free_memory", "on_device", "where_it_fits"]
-
 _ROWS_AT_ONCE = 65_536
 """Rows of a packed store that are read at a time."""
 

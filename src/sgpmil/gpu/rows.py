@@ -20,8 +20,6 @@ from sgpmil.shapes import Float, Int
 if TYPE_CHECKING:
     import triton.language as tl
 
-__all__ = ["bag_of", "take_rows"]
-
 _TILE = 4096
 """Entries that one program holds in registers."""
 _WIDEST = 1024

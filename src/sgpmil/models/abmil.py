@@ -16,8 +16,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 
-__all__ = ["ABMIL", "ABMIL_TRAINING", "ABMILSettings"]
-
 
 @dataclass(frozen=True)
 class ABMILSettings(ModelSettings):

@@ -25,8 +25,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import register
 from sgpmil.shapes import Float
 
-__all__ = ["BagSize", "BagSizeSettings", "MaxPool", "MeanPool", "PoolSettings"]
-
 _USUAL_SIZE = 3.0
 """Decimal logarithm of a slide's usual number of patches, about which bag sizes are centred."""
 

@@ -40,8 +40,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["BayesMIL", "BayesMILSettings", "VariationalLinear", "attention_divergence"]
-
 _BINARY_PRIOR = ((-5.0, -1.0), (0.0, 3.0))
 """Mean and log-variance of attention logits in bags of class 0 and of class 1."""
 _PRIOR = (3.0, 5.0)

@@ -20,8 +20,6 @@ from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, build_model, find_model
 
-__all__ = ["CheckpointInfo", "load_model", "save_model"]
-
 FORMAT_VERSION = 2
 _CUSTOM_KERNEL = "custom:"
 

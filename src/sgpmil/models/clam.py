@@ -33,8 +33,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["CLAM", "CLAM_TRAINING", "CLAMSettings", "extreme_instances", "smooth_top1_svm"]
-
 
 @dataclass(frozen=True)
 class CLAMSettings(ModelSettings):

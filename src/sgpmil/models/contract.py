@@ -17,8 +17,6 @@ from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.shapes import Float, Int
 
-__all__ = ["Loss", "MILModel", "ModelOutput", "ModelSettings", "Recordable"]
-
 
 class Recordable(Enum):
     """The part of a model's training that a GPU may record once and replay.
@@ -226,12 +224,7 @@ class MILModel(nn.Module, ABC):
         return self.encoder(self.standardise(features))
 
     def through(self, network: nn.Module, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
-        """Prepare features, and pass them through a network of single instances.
-
-        Args:
-            network: The network.
-            features: Instances; many are taken in chunks.
-        """
+        """Prepare features, and pass them through a network of single instances."""
         (found,) = by_chunks(lambda rows: (network(self.prepare(rows)),), features)
         return found
 
@@ -278,11 +271,7 @@ class MILModel(nn.Module, ABC):
             self.standardise.fit(sample.features)
 
     def conclude(self, batches: Iterable[BagBatch]) -> None:
-        """Compute statistics of the training bags that prediction needs, after training.
-
-        Args:
-            batches: Every training bag once, packed.
-        """
+        """Compute statistics of the training bags that prediction needs, after training."""
 
     def num_parameters(self) -> int:
         """Count the trainable parameters."""

@@ -28,8 +28,6 @@ from sgpmil.models.pooling import pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["DGRMIL", "DGRMILSettings", "diversity_penalty", "triplet_penalty"]
-
 _JITTER = 1e-6
 """Added to the Gram matrix, which is singular where a ReLU makes vectors equal or zero."""
 
@@ -202,11 +200,6 @@ def diversity_penalty(lesions: Float[Tensor, "K H"]) -> Float[Tensor, ""]:
 def triplet_penalty(
     lesions: Float[Tensor, "K H"], centres: Float[Tensor, "2 H"]
 ) -> Float[Tensor, ""]:
-    """Penalise lesion vectors that are nearer to the centre of normal bags than to the other.
-
-    Args:
-        lesions: The vectors.
-        centres: Centre of normal bags, and of the others.
-    """
+    """Penalise lesion vectors that are nearer to the centre of normal bags than to the other."""
     normal, positive = (1 - F.cosine_similarity(lesions, centre[None]) for centre in centres)
     return (positive - normal + 1).relu().mean()

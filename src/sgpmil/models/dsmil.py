@@ -34,8 +34,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["DSMIL", "DSMILSettings", "critical_instances"]
-
 
 @dataclass(frozen=True)
 class DSMILSettings(ModelSettings):

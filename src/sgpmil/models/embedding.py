@@ -13,17 +13,6 @@ from sgpmil.gpu.relu import linear_relu
 from sgpmil.gpu.rows import take_rows
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "DIGIT_SIDE",
-    "ENCODERS",
-    "MAX_DEVIATIONS",
-    "DigitCNN",
-    "InstanceLinear",
-    "Standardise",
-    "build_encoder",
-    "relu_layers",
-]
-
 DIGIT_SIDE = 28
 """Side of an MNIST digit in pixels."""
 

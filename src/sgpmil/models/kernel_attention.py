@@ -35,8 +35,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["KernelAttention", "KernelAttentionSettings", "KernelSelfAttention"]
-
 AttentionKernel = Literal["gaussian", "dot", "inverse-quadratic", "laplace", "module"]
 _SCALED = ("gaussian", "inverse-quadratic")
 _ABSOLUTE = ("laplace", "module")

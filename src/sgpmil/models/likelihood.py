@@ -17,8 +17,6 @@ from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float, Int
 
-__all__ = ["LIKELIHOODS", "Likelihood", "negative_log_likelihood", "probabilities"]
-
 Likelihood = Literal["mean_log_prob", "mean_logits", "log_mean_prob"]
 LIKELIHOODS: tuple[str, ...] = get_args(Likelihood)
 
@@ -48,12 +46,7 @@ def negative_log_likelihood(
 
 
 def probabilities(target: Target, logits: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
-    """Turn the samples of a model's outputs into probabilities.
-
-    Args:
-        target: What the outputs predict.
-        logits: Samples of each bag's outputs.
-    """
+    """Turn the samples of a model's outputs into probabilities."""
     # Not in half precision, in which a softmax is far from summing to 1.
     return _PROBABILITIES[target.kind](logits.double())
 

@@ -23,8 +23,6 @@ from torch.autograd.function import once_differentiable
 from sgpmil.gp.noise import Noise
 from sgpmil.shapes import Float
 
-__all__ = ["COVARIANCES", "Covariance", "EffectPosterior", "fit_mean_model"]
-
 Covariance = Literal["full", "mean_field"]
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
 

@@ -36,8 +36,6 @@ from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["MIN_BAGS", "MixMIL", "MixMILSettings"]
-
 MIN_BAGS = 16
 """Bags of a batch from which on training standardises by the batch's own statistics."""
 
@@ -201,9 +199,6 @@ class MixMIL(MILModel):
 
         Classes count as often as training drew them, because the intercept was learnt for these
         proportions. Balanced sampling draws rare classes more often than they occur.
-
-        Args:
-            batches: Every training bag once, packed.
         """
         was_training = self.training
         self.eval()

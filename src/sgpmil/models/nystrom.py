@@ -30,16 +30,6 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.contract import ModelSettings
 from sgpmil.shapes import Float
 
-__all__ = [
-    "AttentionMatrix",
-    "ExactMatrix",
-    "NystromAttention",
-    "NystromMatrix",
-    "NystromSettings",
-    "PreNormAttention",
-    "iterated_pinv",
-]
-
 _CONV = 33
 """Length of the filters along the sequence."""
 _ROWS = 1024
@@ -186,10 +176,6 @@ class NystromAttention(nn.Module):
         self, tokens: Float[Tensor, "T d"], segments: Segments
     ) -> tuple[Float[Tensor, "T d"], list[AttentionMatrix]]:
         """Attend within each sequence.
-
-        Args:
-            tokens: The tokens of all sequences.
-            segments: Division of the tokens into sequences.
 
         Returns:
             The tokens, and the attention matrix of each sequence without gradient.

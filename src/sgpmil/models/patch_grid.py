@@ -18,8 +18,6 @@ from torch import Tensor
 
 from sgpmil.shapes import Float, Int
 
-__all__ = ["grid_cells", "grid_pitch", "smooth"]
-
 _SIGMA = 0.5
 _STEPS = [(dx, dy) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
 _HEIGHTS = {(dx, dy): math.exp(-(dx**2 + dy**2) / (2 * _SIGMA**2)) for dx, dy in _STEPS}

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from sgpmil.bags.segments import Segments
 from sgpmil.errors import SettingsError
-from sgpmil.gpu.pooling import bag_softmax, bag_sum, pool
+from sgpmil.gpu.pooling import bag_softmax as bag_softmax
+from sgpmil.gpu.pooling import bag_sum
+from sgpmil.gpu.pooling import pool as pool
 from sgpmil.shapes import Float
-
-__all__ = ["POOLINGS", "Pooling", "bag_softmax", "pool", "pooling_weights"]
 
 Pooling = Literal["sum", "mean", "normalised"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)

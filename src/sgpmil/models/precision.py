@@ -8,18 +8,12 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.contract import MILModel
 from sgpmil.models.embedding import InstanceLinear
 
-__all__ = ["PRECISIONS", "dense_arithmetic", "features_dtype", "resolve_precision"]
-
 PRECISIONS = ("auto", "32", "64", "bf16", "16")
 _HALF = {"bf16": torch.bfloat16, "16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
     """Replace ``auto`` by ``bf16`` on GPUs that have bfloat16, and by ``32`` elsewhere.
-
-    Args:
-        precision: One of `PRECISIONS`.
-        device: Where the layers are computed.
 
     Raises:
         SettingsError: There is no such precision.
@@ -39,12 +33,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 
 def dense_arithmetic(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """Return a context in which dense layers are computed in a precision.
-
-    Args:
-        precision: A result of `resolve_precision`.
-        device: Where the layers are computed.
-    """
+    """Return a context in which dense layers are computed in a precision."""
     half = _HALF.get(precision)
     return torch.autocast(device.type, half, enabled=half is not None)
 
@@ -54,10 +43,6 @@ def features_dtype(model: MILModel, precision: str) -> torch.dtype:
 
     It is half precision only for models with `InstanceLinear` layers, because other layers may need
     more.
-
-    Args:
-        model: The model.
-        precision: A result of `resolve_precision`.
     """
     is_half = precision == "bf16" and any(isinstance(m, InstanceLinear) for m in model.modules())
     return torch.bfloat16 if is_half else model.standardise.mean.dtype

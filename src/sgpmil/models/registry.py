@@ -19,19 +19,6 @@ from sgpmil.models import BUILT_IN
 from sgpmil.models.contract import MILModel
 from sgpmil.plugins import load_plugins
 
-__all__ = [
-    "ONE_BAG_A_STEP",
-    "ModelEntry",
-    "ModelLike",
-    "build_model",
-    "checked_value",
-    "find_model",
-    "list_models",
-    "register",
-    "resolve_settings",
-    "unknown_name",
-]
-
 ModelLike: TypeAlias = str | type[MILModel] | MILModel
 """A name of `list_models`, the class of a model, or a model of which copies are trained."""
 
@@ -122,9 +109,6 @@ def find_model(model: ModelLike) -> ModelEntry:
 
     A class or a model that is not registered has the defaults of its settings, no presets, and
     SGPMIL's training; its name is the path of the class.
-
-    Args:
-        model: A name, a class or a model.
 
     Raises:
         SettingsError: There is no model of that name, or its settings are not a dataclass.

@@ -21,13 +21,6 @@ from sgpmil.models.registry import build_model
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.options import Options
 
-__all__ = [
-    "ReleasedOptions",
-    "convert_released",
-    "import_released",
-    "read_released_checkpoint",
-]
-
 # A damaged file may raise any of these in torch's restricted unpickler.
 _UNREADABLE = (
     OSError,

@@ -43,8 +43,6 @@ from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-__all__ = ["SGPMIL", "SGPMILSettings"]
-
 LengthscaleStart = Literal["log2", "cube", "median"]
 
 

@@ -30,8 +30,6 @@ from sgpmil.models.nystrom import AttentionMatrix, NystromSettings, PreNormAtten
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 
-__all__ = ["TransMIL", "TransMILSettings", "class_token_rollout"]
-
 _FILTERS = (7, 5, 3)
 """Sides of the position encoding's filters, the largest first."""
 

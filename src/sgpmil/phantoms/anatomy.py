@@ -11,17 +11,6 @@ from sgpmil.phantoms.textures import smooth_field
 from sgpmil.shapes import Float
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = [
-    "Ring",
-    "draw_adipocytes",
-    "draw_aggregates",
-    "draw_fat",
-    "draw_folds",
-    "draw_glands",
-    "draw_tumour",
-    "draw_vessels",
-]
-
 _GRID = 20.0
 """Microns between the places at which a field of clusters is computed."""
 
@@ -75,12 +64,7 @@ def _clusters(
 
 
 def draw_glands(rng: np.random.Generator, room: Geometry) -> tuple[Ring, ...]:
-    """Draw glands in fields: epithelium around a hollow, in all sizes.
-
-    Args:
-        rng: Random number generator.
-        room: Where they may lie.
-    """
+    """Draw glands in fields: epithelium around a hollow, in all sizes."""
     import shapely
 
     places = _scatter(rng, shapely.buffer(room, -32), 100.0, 0.13)
@@ -108,13 +92,7 @@ def draw_glands(rng: np.random.Generator, room: Geometry) -> tuple[Ring, ...]:
 def draw_vessels(
     rng: np.random.Generator, room: Geometry, glands: Sequence[Ring]
 ) -> tuple[Ring, ...]:
-    """Draw blood vessels: a wall of muscle around blood.
-
-    Args:
-        rng: Random number generator.
-        room: Where they may lie.
-        glands: What they keep away from.
-    """
+    """Draw blood vessels: a wall of muscle around blood."""
     import shapely
 
     places = _scatter(rng, shapely.buffer(room, -30), 400.0, 0.45)
@@ -133,13 +111,7 @@ def draw_vessels(
 
 
 def draw_aggregates(rng: np.random.Generator, tissue: Geometry, room: Geometry) -> Geometry:
-    """Draw aggregates of lymphocytes.
-
-    Args:
-        rng: Random number generator.
-        tissue: The tissue.
-        room: Where they may lie.
-    """
+    """Draw aggregates of lymphocytes."""
     import shapely
 
     places = _scatter(rng, tissue, 520.0, 0.45)
@@ -159,13 +131,7 @@ def draw_aggregates(rng: np.random.Generator, tissue: Geometry, room: Geometry) 
 
 
 def draw_fat(rng: np.random.Generator, tissue: Geometry, share: float = 0.04) -> Geometry:
-    """Draw regions of fat near the edge of the tissue.
-
-    Args:
-        rng: Random number generator.
-        tissue: The tissue.
-        share: About how much of the tissue they are.
-    """
+    """Draw regions of fat near the edge of the tissue."""
     import shapely
 
     rim = shapely.difference(shapely.buffer(tissue, -60), shapely.buffer(tissue, -420))
@@ -182,12 +148,7 @@ def draw_fat(rng: np.random.Generator, tissue: Geometry, share: float = 0.04) ->
 
 
 def draw_adipocytes(rng: np.random.Generator, fat: Geometry) -> tuple[Geometry, ...]:
-    """Fill fat with its cells: bubbles that press each other flat, with thin walls between.
-
-    Args:
-        rng: Random number generator.
-        fat: The regions.
-    """
+    """Fill fat with its cells: bubbles that press each other flat, with thin walls between."""
     import shapely
 
     cells: list[Geometry] = []
@@ -204,13 +165,7 @@ def draw_adipocytes(rng: np.random.Generator, fat: Geometry) -> tuple[Geometry, 
 
 
 def draw_folds(rng: np.random.Generator, tissue: Geometry, share: float) -> Geometry:
-    """Draw folds across the tissue.
-
-    Args:
-        rng: Random number generator.
-        tissue: The tissue.
-        share: Probability that there are any.
-    """
+    """Draw folds across the tissue."""
     import shapely
 
     lucky = rng.uniform() < share
@@ -257,11 +212,6 @@ def draw_tumour(rng: np.random.Generator, tissue: Geometry, share: float) -> Geo
 
     The islands are scaled about their foci until their area within the tissue is the share asked
     for.
-
-    Args:
-        rng: Random number generator.
-        tissue: The tissue.
-        share: Share of the tissue's area; 0 for no tumour.
     """
     import shapely
 

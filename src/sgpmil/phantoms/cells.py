@@ -10,8 +10,6 @@ from sgpmil.phantoms.stain import Paint
 from sgpmil.phantoms.weave import Weave
 from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = ["SEPTUM", "Cells"]
-
 SEPTUM = 0.13
 """Half of the width of the strands between a tumour's nests, in units of the weave's field."""
 _COARSE = 8.0
@@ -34,12 +32,7 @@ class Cells:
         self.crowds = _crowds(scene)
 
     def nuclei(self, painted: UInt8[np.ndarray, "h w"], weave: Weave) -> UInt8[np.ndarray, "h w"]:
-        """Draw the nuclei of a window: the concentration of haematoxylin in them.
-
-        Args:
-            painted: Paint of each pixel.
-            weave: The weave of the window.
-        """
+        """Draw the nuclei of a window: the concentration of haematoxylin in them."""
         canvas = self._canvas(painted.shape)
         present = np.bincount(painted.ravel(), minlength=len(Paint)) > 0
         if present[[Paint.STROMA, Paint.MUSCLE, Paint.FAT]].any():
@@ -57,12 +50,7 @@ class Cells:
     def red_cells(
         self, painted: UInt8[np.ndarray, "h w"], window: Window
     ) -> UInt8[np.ndarray, "h w"]:
-        """Fill vessels with red cells: the concentration of eosin in them.
-
-        Args:
-            painted: Paint of each pixel.
-            window: The window.
-        """
+        """Fill vessels with red cells: the concentration of eosin in them."""
         canvas = self._canvas(painted.shape)
         column, row, chance = self._places(5, 6.4, painted, window, Paint.BLOOD)
         kept = chance[0] < 0.7
@@ -70,11 +58,7 @@ class Cells:
         return self._without_edge(canvas)
 
     def dust(self, window: Window) -> UInt8[np.ndarray, "h w"] | None:
-        """Scatter dust over glass and tissue: how much it dims the light, of 255; None for none.
-
-        Args:
-            window: The window.
-        """
+        """Scatter dust over glass and tissue: how much it dims the light, of 255; None for none."""
         x, y, chance = lattice_places(self.seed, 6, 170.0, window.microns(self.mpp))
         kept = chance[0] < 0.22
         if not kept.any():

@@ -12,8 +12,6 @@ import numpy as np
 from sgpmil.shapes import Bool, Float, Int, UInt8
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = ["Layer", "Window", "layer_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -77,9 +75,6 @@ class Layer:
 
     def fill(self, window: Window) -> UInt8[np.ndarray, "h w"]:
         """Return for each pixel of a window whether its centre is inside: 1 or 0.
-
-        Args:
-            window: The window.
 
         Example:
             >>> from shapely import box

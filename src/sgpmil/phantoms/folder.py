@@ -37,16 +37,6 @@ from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumou
 from sgpmil.processes import available_cores, hold_interrupts, progress_bar, set_up_worker
 from sgpmil.slides.optional_part import require_package
 
-__all__ = [
-    "PhantomFolder",
-    "PhantomOptions",
-    "PhantomRecord",
-    "PhantomSlide",
-    "claim_folder",
-    "draw_phantoms",
-    "write_phantoms",
-]
-
 _NAME = "phantoms.json"
 _DRAWING = 1
 """Version of the drawing. It increases when the same settings give other pixels, so that a folder
@@ -155,11 +145,6 @@ class PhantomRecord:
 
 def claim_folder(folder: Path, record: PhantomRecord, *, overwrite: bool) -> None:
     """Prepare a folder for phantoms: create it, complete its phantoms, or replace them.
-
-    Args:
-        folder: The folder.
-        record: Record of its phantoms.
-        overwrite: Whether to remove existing phantoms first.
 
     Raises:
         SlideError: It holds something else.

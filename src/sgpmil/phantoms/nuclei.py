@@ -13,17 +13,6 @@ import numpy as np
 from sgpmil.phantoms.textures import draw
 from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = [
-    "DIRECTIONS",
-    "KINDS",
-    "Album",
-    "NucleusKind",
-    "album",
-    "largest_half",
-    "lattice_places",
-    "stamp",
-]
-
 DIRECTIONS = 16
 """Directions of which an album has pictures, over half a turn."""
 _FINER = 4
@@ -81,12 +70,7 @@ class Album:
 
 @lru_cache(maxsize=32)
 def album(name: str, mpp: float) -> Album:
-    """Draw the pictures of a kind of nucleus.
-
-    Args:
-        name: Name of the kind (see `KINDS`).
-        mpp: Microns per pixel.
-    """
+    """Draw the pictures of a kind of nucleus."""
     kind = KINDS[name]
     rng = np.random.default_rng([sorted(KINDS).index(name), 7])
     turns = np.repeat(np.arange(DIRECTIONS) * np.pi / DIRECTIONS, kind.variants)
@@ -154,12 +138,6 @@ def lattice_places(
     """Scatter places with some distance between over the plane, and cut out a window.
 
     A shaken hexagonal lattice: the places in a window do not depend on the window.
-
-    Args:
-        seed: Seed of the slide.
-        channel: Which of the scatterings (they are 8 apart).
-        spacing: Distance between neighbours.
-        window: Left, top, right and bottom.
 
     Returns:
         x and y of the places, and four numbers in [0, 1) of each.

@@ -7,8 +7,6 @@ import numpy as np
 from sgpmil.shapes import Float
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = ["blob", "draw_tissue", "ribbon", "solid"]
-
 
 def blob(
     rng: np.random.Generator,
@@ -113,12 +111,7 @@ _SMALLEST_PIECE = 2e4
 
 
 def draw_tissue(rng: np.random.Generator, extent: tuple[float, float]) -> Geometry:
-    """Draw the tissue of a slide, with tears.
-
-    Args:
-        rng: Random number generator.
-        extent: Width and height of the slide in microns.
-    """
+    """Draw the tissue of a slide, with tears."""
     import shapely
 
     width, height = extent

@@ -20,8 +20,6 @@ from sgpmil.phantoms.weave import STRAND, Weave, weave_in
 from sgpmil.shapes import Float, UInt8
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["BLOCK", "Painter", "render"]
-
 _EOSIN, _EOSIN_FIBRE = pigment_table("eosin"), pigment_table("eosin_fibre")
 _EOSIN_GRAIN, _EOSIN_TINT = pigment_table("eosin_grain"), pigment_table("eosin_tint")
 _BLUE, _BLUE_GRAIN = pigment_table("blue"), pigment_table("blue_grain")
@@ -66,11 +64,7 @@ class Painter:
         self.glass = np.broadcast_to(colour, (PERIOD, PERIOD, 3)).copy()
 
     def paint(self, window: Window) -> UInt8[np.ndarray, "h w"]:
-        """Return the paint of each pixel of a window.
-
-        Args:
-            window: The window.
-        """
+        """Return the paint of each pixel of a window."""
         image = self.tissue.fill(window)
         for paint, layer in self.layers:
             if layer.touches(window):
@@ -78,11 +72,7 @@ class Painter:
         return image
 
     def block(self, window: Window) -> UInt8[np.ndarray, "h w 3"]:
-        """Draw a window, which must not be larger than the textures.
-
-        Args:
-            window: The window.
-        """
+        """Draw a window, which must not be larger than the textures."""
         import cv2
 
         noise = noise_in(window, self.noise_shift)

@@ -20,8 +20,6 @@ from sgpmil.phantoms.scene import Scene
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
 
-__all__ = ["PACKAGES", "level_sizes", "write_phantom"]
-
 PACKAGES = ("shapely", "cv2", "tifffile", "imagecodecs")
 """Optional packages that writing a slide needs."""
 
@@ -35,9 +33,6 @@ _MICRONS_PER_CM = 1e4
 
 def level_sizes(size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
     """Return width and height of each level of a slide.
-
-    Args:
-        size: Width and height of the finest.
 
     Example:
         >>> level_sizes((8001, 6000))

@@ -19,8 +19,6 @@ from sgpmil.phantoms.outlines import draw_tissue, ribbon, solid
 from sgpmil.phantoms.stain import Stain, draw_stain
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["PenMark", "PhantomSettings", "Scene", "draw_pen", "make_scene"]
-
 _SMALLEST, _LARGEST = 512, 400_000
 _FINEST, _COARSEST = 0.1, 2.0
 _LARGEST_SHARE = 0.9
@@ -122,14 +120,7 @@ class PenMark:
 def draw_pen(
     rng: np.random.Generator, tissue: Geometry, extent: tuple[float, float], share: float
 ) -> tuple[PenMark, ...]:
-    """Draw strokes over the edge of the tissue and the glass beside it.
-
-    Args:
-        rng: Random number generator.
-        tissue: The tissue.
-        extent: Width and height of the slide in microns.
-        share: Probability that there are any.
-    """
+    """Draw strokes over the edge of the tissue and the glass beside it."""
     import shapely
 
     if rng.uniform() >= share:
@@ -204,9 +195,6 @@ class Scene:
 
         What is drawn and what is written as the truth both pass through here, so that they agree
         to the last digit.
-
-        Args:
-            area: A geometry in microns.
         """
         import shapely
 
@@ -220,10 +208,6 @@ def make_scene(seed: int, settings: PhantomSettings | None = None) -> Scene:
 
     The same seed and settings give the same scene. A normal slide (`tumour_share=0`) has the same
     tissue as one with a tumour; where the tumour would be it has what lies elsewhere.
-
-    Args:
-        seed: Seed, not negative.
-        settings: Settings of the slide.
     """
     require_package("shapely")
     import shapely

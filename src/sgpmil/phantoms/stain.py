@@ -15,8 +15,6 @@ import numpy as np
 
 from sgpmil.shapes import Float, UInt8
 
-__all__ = ["PIGMENTS", "Paint", "Pigment", "Stain", "draw_stain", "pigment_table"]
-
 _HAEMATOXYLIN = np.array([0.66, 0.69, 0.30])
 _EOSIN = np.array([0.10, 0.94, 0.32])
 _FULL = 2.3
@@ -126,9 +124,6 @@ PIGMENTS = {
 
 def pigment_table(name: str) -> Float[np.ndarray, "256"]:
     """Return one value of every paint as a lookup table.
-
-    Args:
-        name: Name of a value of `Pigment`.
 
     Example:
         >>> float(pigment_table("eosin")[Paint.STROMA])

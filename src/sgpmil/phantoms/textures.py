@@ -12,8 +12,6 @@ import numpy as np
 from sgpmil.phantoms.filling import Window
 from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = ["PERIOD", "SPREAD", "draw", "fibres", "grain", "grain_in", "noise_in", "smooth_field"]
-
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPLINE_SD = np.float32(np.sqrt(1 / 3) * 0.4794)
 """Standard deviation of a field of uniform values after the cubic B-spline in two dimensions."""
@@ -23,12 +21,6 @@ def draw(
     seed: int, channel: int, i: Int[np.ndarray, "..."], j: Int[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
     """Draw a number in [0, 1) for each lattice cell, always the same for the same cell.
-
-    Args:
-        seed: Seed of the slide.
-        channel: Which of the numbers of a cell.
-        i: Columns of the cells.
-        j: Rows of the cells.
 
     Example:
         >>> a = draw(0, 0, np.arange(4), np.zeros(4, int))
@@ -89,11 +81,7 @@ SPREAD = 42.0
 
 @lru_cache(maxsize=4)
 def fibres(mpp: float) -> UInt8[np.ndarray, "P P"]:
-    """Draw collagen: fibres along x, a few microns thick, in bundles.
-
-    Args:
-        mpp: Microns per pixel.
-    """
+    """Draw collagen: fibres along x, a few microns thick, in bundles."""
     thin = _filtered(1, 14.0 / mpp, 0.7 / mpp)
     thick = _filtered(2, 30.0 / mpp, 2.2 / mpp)
     cloudy = _filtered(6, 18.0 / mpp, 12.0 / mpp)
@@ -102,11 +90,7 @@ def fibres(mpp: float) -> UInt8[np.ndarray, "P P"]:
 
 @lru_cache(maxsize=4)
 def grain(mpp: float) -> UInt8[np.ndarray, "P P"]:
-    """Draw cytoplasm: cloudy, with fine grain.
-
-    Args:
-        mpp: Microns per pixel.
-    """
+    """Draw cytoplasm: cloudy, with fine grain."""
     return _bytes(_filtered(3, 0.8 / mpp, 0.8 / mpp) + 0.9 * _filtered(4, 3.5 / mpp, 3.5 / mpp))
 
 

@@ -8,8 +8,6 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.phantoms.scene import Scene
 from sgpmil.slides.optional_part import Geometry
 
-__all__ = ["write_regions", "write_tissue", "write_tumour"]
-
 _COLOURS = {
     "Tumor": (200, 0, 0),
     "Tissue": (0, 0, 0),
@@ -26,10 +24,6 @@ _COLOURS = {
 def write_tumour(path: Path, scene: Scene) -> None:
     """Write the tumour, which a normal slide has none of: exactly what was drawn.
 
-    Args:
-        path: File to write (.geojson).
-        scene: The slide.
-
     Raises:
         OSError: The file cannot be written.
     """
@@ -39,10 +33,6 @@ def write_tumour(path: Path, scene: Scene) -> None:
 def write_tissue(path: Path, scene: Scene) -> None:
     """Write the tissue. Hollows of glands and fat belong to it, tears do not.
 
-    Args:
-        path: File to write (.geojson).
-        scene: The slide.
-
     Raises:
         OSError: The file cannot be written.
     """
@@ -51,10 +41,6 @@ def write_tissue(path: Path, scene: Scene) -> None:
 
 def write_regions(path: Path, scene: Scene) -> None:
     """Write the kinds of tissue, which do not overlap, and the folds and pen marks over them.
-
-    Args:
-        path: File to write (.geojson).
-        scene: The slide.
 
     Raises:
         OSError: The file cannot be written.

@@ -8,8 +8,6 @@ from sgpmil.phantoms.filling import Window
 from sgpmil.phantoms.textures import PERIOD, SPREAD, fibres, smooth_field
 from sgpmil.shapes import Float, Int, UInt8
 
-__all__ = ["STRAND", "Weave", "weave_in"]
-
 _STEP = 8
 """Smooth fields are computed at every eighth pixel, and interpolated between."""
 _BEND = 75.0
@@ -52,11 +50,7 @@ class Weave:
     nests: Float[np.ndarray, "h w"]
 
     def fibres(self, inner: Window) -> UInt8[np.ndarray, "h2 w2"]:
-        """Lay fibres along the bent grid.
-
-        Args:
-            inner: A part of the window.
-        """
+        """Lay fibres along the bent grid."""
         import cv2
 
         cos, sin, bend = np.cos(self.turn), np.sin(self.turn), _BEND / self.mpp
@@ -75,12 +69,7 @@ class Weave:
     def direction(
         self, column: Int[np.ndarray, " K"], row: Int[np.ndarray, " K"]
     ) -> Float[np.ndarray, " K"]:
-        """Return the angle of the fibres at places of the window.
-
-        Args:
-            column: Columns of the window.
-            row: Rows of the window.
-        """
+        """Return the angle of the fibres at places of the window."""
         height, width = self.window.shape
         left, right = np.maximum(column - 4, 0), np.minimum(column + 4, width - 1)
         top, bottom = np.maximum(row - 4, 0), np.minimum(row + 4, height - 1)
@@ -94,14 +83,7 @@ class Weave:
 
 
 def weave_in(window: Window, mpp: float, seed: int, turn: float) -> Weave:
-    """Compute the weave of a window.
-
-    Args:
-        window: The window.
-        mpp: Microns per pixel.
-        seed: Seed of the slide.
-        turn: Direction of the slide's fibres.
-    """
+    """Compute the weave of a window."""
     import cv2
 
     # On a lattice that is laid out from the slide's corner, and a cell larger than the window.

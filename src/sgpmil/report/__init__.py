@@ -18,11 +18,9 @@ else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "ReportOptions": "pages.run_report",
-            "WrittenExplanation": "explanation_files",
-            "WrittenReport": "report_files",
-            "write_explanation": "explanation_files",
-            "write_report": "report_files",
+            "explanation_files": "WrittenExplanation write_explanation",
+            "pages.run_report": "ReportOptions",
+            "report_files": "WrittenReport write_report",
         },
     )
 

@@ -17,8 +17,6 @@ from sgpmil.report.figures.comparison_figures import write_comparison_figure
 from sgpmil.runs.prediction_files import TABLE
 from sgpmil.runs.results import Results, open_results
 
-__all__ = ["CompareOptions", "ComparedRuns", "compare_runs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(Options):

@@ -16,8 +16,6 @@ from sgpmil.report.figures.uncertainty_figures import write_uncertainty_figures
 from sgpmil.runs.results import Results, open_results
 from sgpmil.slides.annotations.folder import AnnotationOptions
 
-__all__ = ["EvaluateOptions", "Evaluation", "evaluate_run"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(AnnotationOptions):

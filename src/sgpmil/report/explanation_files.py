@@ -25,8 +25,6 @@ from sgpmil.report.figures.patch_figures import key_patch_figure
 from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
 from sgpmil.runs.material import RunMaterial
 
-__all__ = ["SlideFiles", "WrittenExplanation", "write_explanation"]
-
 
 @dataclass(frozen=True, slots=True)
 class SlideFiles:

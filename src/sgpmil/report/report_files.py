@@ -11,8 +11,6 @@ from sgpmil.report.pages.case_report import CaseReports
 from sgpmil.report.pages.rendering import refuse_existing
 from sgpmil.report.pages.run_report import ReportOptions, RunReport, run_report, write_run_report
 
-__all__ = ["WrittenReport", "write_report"]
-
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:

@@ -37,15 +37,11 @@ else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "Provenance": "description",
-            "Results": "results",
-            "Run": "run",
-            "RunFold": "run",
-            "RunMaterial": "material",
-            "open_results": "results",
-            "read_material": "material",
-            "read_predictions": "prediction_files",
-            "write_predictions": "prediction_files",
+            "description": "Provenance",
+            "material": "RunMaterial read_material",
+            "prediction_files": "read_predictions write_predictions",
+            "results": "Results open_results",
+            "run": "Run RunFold",
         },
     )
 

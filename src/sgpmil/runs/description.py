@@ -14,15 +14,6 @@ from typing import Any
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError
 
-__all__ = [
-    "FORMAT",
-    "Provenance",
-    "is_run",
-    "read_description",
-    "refuse_other_settings",
-    "write_description",
-]
-
 FORMAT = 1
 """Version of the format of ``run.json``. Runs without one are of the first format."""
 

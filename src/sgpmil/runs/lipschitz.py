@@ -13,8 +13,6 @@ from sgpmil.options import Options
 from sgpmil.runs.description import is_run
 from sgpmil.runs.run import Run
 
-__all__ = ["LipschitzOptions", "RunBounds", "bound_run"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LipschitzOptions(Options):

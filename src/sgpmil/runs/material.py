@@ -20,22 +20,11 @@ from sgpmil.runs.description import is_run
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import Run
 from sgpmil.runs.slide_picture import (
-    MissingMaterialWarning,
     SlideSources,
     find_nuclei_files,
     find_slide_files,
 )
 from sgpmil.slides.annotations.folder import AnnotationFolder, AnnotationOptions
-
-__all__ = [
-    "MaterialOptions",
-    "MissingMaterialWarning",
-    "RunFacts",
-    "RunMaterial",
-    "SlideSources",
-    "read_material",
-    "run_facts",
-]
 
 _NOT_FOR_PATHOLOGY = ("efficientnet", "resnet", "imagenet")
 
@@ -231,11 +220,7 @@ class RunFacts:
 
 
 def run_facts(material: RunMaterial) -> RunFacts:
-    """Count the slides, patients, classes, bags and folds of a run.
-
-    Args:
-        material: The run.
-    """
+    """Count the slides, patients, classes, bags and folds of a run."""
     run = material.run
     first = {p.slide_id: p for _, p in reversed(list(material.predictions()))}
     labels = Counter(p.label for p in first.values())

@@ -36,8 +36,6 @@ from sgpmil.runs.prediction_files import (
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
 
-__all__ = ["DecisionRules", "PredictOptions", "PredictedFolder", "calibrate", "predict_folder"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(BagOptions):
@@ -135,10 +133,6 @@ class PredictedFolder:
 def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> PredictedFolder:
     """Predict slides with a trained model and write the predictions.
 
-    Args:
-        options: The model, the bags and the decisions.
-        show_progress: Whether to show a bar on standard error.
-
     Raises:
         CheckpointError: The model is a run of several folds, or cannot be read.
         RunFolderError: The folder holds predictions already.
@@ -183,10 +177,6 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
 
 def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
     """Fit prediction sets and deferral on calibration slides.
-
-    Args:
-        options: The rules, and the slides to fit them on.
-        target: What the model predicts.
 
     Raises:
         SettingsError: An option needs another one that is not given.

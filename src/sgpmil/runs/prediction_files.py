@@ -39,15 +39,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable, check_prediction
 from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.shapes import Float
 
-__all__ = [
-    "TABLE",
-    "PredictionTable",
-    "read_predictions",
-    "require_file",
-    "write_predictions",
-    "write_predictions_csv",
-]
-
 FilePath = str | os.PathLike[str]
 Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by its name."""

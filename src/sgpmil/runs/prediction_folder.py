@@ -22,16 +22,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions
 
-__all__ = [
-    "is_prediction_folder",
-    "read_instance_scores",
-    "read_prediction_folder",
-    "read_prediction_sets",
-    "read_slide_scores",
-    "write_instance_scores",
-    "write_prediction_folder",
-]
-
 _SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std")
 _DATASETS = (*_SCORES, "coords", "instance_labels")
 
@@ -107,10 +97,6 @@ def read_prediction_folder(
 def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> InstanceScores | None:
     """Read the scores of one slide's instances; None where there are none.
 
-    Args:
-        folder: Folder of predictions.
-        slide_id: Name of the slide.
-
     Raises:
         PredictionError: The file is damaged.
     """
@@ -124,10 +110,6 @@ def read_prediction_sets(
     """Read the prediction sets of ``sgpmil predict --coverage`` by slide; empty without any.
 
     A set is None where its names are ambiguous, as of classes ``a``, ``b`` and ``a|b``.
-
-    Args:
-        folder: Folder of predictions.
-        target: What is predicted.
     """
     file = Path(folder) / TABLE
     if not file.is_file():
@@ -168,9 +150,6 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
 
 def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
     """Read what `write_instance_scores` wrote.
-
-    Args:
-        path: File to read.
 
     Raises:
         PredictionError: The file is missing or damaged, or lacks the attention.

@@ -11,8 +11,6 @@ from sgpmil.runs.description import is_run
 from sgpmil.runs.prediction_folder import is_prediction_folder
 from sgpmil.runs.run import Run, RunFold
 
-__all__ = ["Results", "open_results"]
-
 _FOLD_TABLE = re.compile(r"(?:fold|split)[_-]?(\d+)\.(?:csv|parquet)")
 
 
@@ -34,9 +32,6 @@ class Results:
 
     def load(self, damaged: dict[str, str] | None = None) -> tuple[TestedFold, ...]:
         """Read all folds into memory, with validation slides and the scores of the instances.
-
-        Args:
-            damaged: As of `RunFold.load`.
 
         Raises:
             PredictionError: A file is damaged, or the predictions of a fold are not of its own

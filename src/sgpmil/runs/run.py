@@ -51,8 +51,6 @@ from sgpmil.runs.prediction_folder import (
     write_prediction_folder,
 )
 
-__all__ = ["Run", "RunFold", "run_lock"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFold:
@@ -120,9 +118,6 @@ class RunFold:
 
     def instance_scores(self, slide_id: str) -> InstanceScores | None:
         """Read the scores of the instances of one test slide; None where there are none.
-
-        Args:
-            slide_id: Name of the slide.
 
         Raises:
             PredictionError: The file is damaged.
@@ -249,9 +244,6 @@ class Run:
     @staticmethod
     def open(path: Path | str) -> "Run":
         """Open an existing run.
-
-        Args:
-            path: Its folder.
 
         Raises:
             RunFolderError: The folder is not a run, its description is damaged, or it is of a

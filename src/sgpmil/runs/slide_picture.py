@@ -15,15 +15,6 @@ from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.mask import mask_polygons
 from sgpmil.slides.reading import Slide, find_slides, open_slide, slide_resolution
 
-__all__ = [
-    "MissingMaterialWarning",
-    "SlidePicture",
-    "SlideSources",
-    "find_nuclei_files",
-    "find_slide_files",
-    "outlines_of",
-]
-
 
 class MissingMaterialWarning(UserWarning):
     """Slides or nuclei that an explanation could show are missing."""
@@ -102,11 +93,7 @@ class SlideSources:
 def outlines_of(
     drawn: Annotations | AnnotationMask,
 ) -> tuple[tuple[Float[np.ndarray, "_ 2"], ...], str]:
-    """Return the rings of the positive regions, holes included, and the name of the regions.
-
-    Args:
-        drawn: Annotations of a slide.
-    """
+    """Return the rings of the positive regions, holes included, and the name of the regions."""
     regions = mask_polygons(drawn) if isinstance(drawn, AnnotationMask) else drawn
     rings: list[np.ndarray] = []
     for region in regions.positive:

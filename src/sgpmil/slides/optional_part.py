@@ -6,22 +6,15 @@ from typing import TYPE_CHECKING, Any
 from sgpmil.errors import MissingPartError
 
 if TYPE_CHECKING:
-    from shapely import Geometry
+    from shapely import Geometry as Geometry
 else:
     Geometry = Any  # shapely may not be installed
-
-__all__ = ["Geometry", "require_package"]
 
 
 def require_package(
     name: str, *, purpose: str = "work with slides", install: str = "'sgpmil[slides]'"
 ) -> None:
     """Raise an error that says how to install a package, unless it is installed.
-
-    Args:
-        name: Name of the package.
-        purpose: Work that needs it, for the message.
-        install: Requirement that pip installs.
 
     Raises:
         MissingPartError: It is not installed.

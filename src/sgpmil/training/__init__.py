@@ -23,5 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "FitProgress"]
 
 __getattr__, __dir__ = names_on_demand(
-    __name__, {"Callback": "callbacks", "FitProgress": "callbacks"}
+    __name__,
+    {
+        "callbacks": "Callback FitProgress",
+    },
 )

@@ -15,15 +15,6 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.store import PackedStore, StoreReader
 from sgpmil.gpu.resident import DeviceSource
 
-__all__ = [
-    "PackedBatches",
-    "draw_epoch",
-    "epoch_batches",
-    "read_ahead",
-    "sequential_batches",
-    "store_reader",
-]
-
 
 def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) -> list[int]:
     """Draw the positions of an epoch's bags.
@@ -73,10 +64,6 @@ class PackedBatches:
 
         A process without a bag of a short last batch computes the batch's first bag with a share
         of 0: all processes take every step together.
-
-        Args:
-            rank: Number of the process.
-            num_ranks: Number of processes.
         """
         parts = [group[rank::num_ranks] for group in self.groups]
         groups = [part or group[:1] for part, group in zip(parts, self.groups, strict=True)]
@@ -97,12 +84,7 @@ class PackedBatches:
 
 
 def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatch]:
-    """Yield batches on a device, each read while the one before it is computed with.
-
-    Args:
-        batches: The batches.
-        device: Where they go.
-    """
+    """Yield batches on a device, each read while the one before it is computed with."""
     if isinstance(batches.dataset.source, DeviceSource):
         # Nothing is read, and packing is computed on this thread's stream.
         for number in range(len(batches)):
@@ -129,12 +111,7 @@ def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatc
 
 
 def store_reader(dataset: BagDataset, *, pinned: bool = False) -> StoreReader | None:
-    """Return a faster reader of a packed store; None for other data sets.
-
-    Args:
-        dataset: The data set.
-        pinned: Whether a GPU takes the batches.
-    """
+    """Return a faster reader of a packed store; None for other data sets."""
     if not isinstance(dataset.source, PackedStore):
         return None
     return StoreReader(dataset.source, pinned=pinned)

@@ -7,8 +7,6 @@ from pathlib import Path
 from sgpmil.models.contract import MILModel
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["Callback", "FitProgress"]
-
 
 @dataclass
 class FitProgress:

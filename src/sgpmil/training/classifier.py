@@ -16,8 +16,6 @@ from sgpmil.models.registry import ModelLike
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, resolve_training
 
-__all__ = ["SGPMILClassifier"]
-
 
 class SGPMILClassifier(ClassifierMixin, BaseEstimator):
     """Classify bags given as a list of arrays, with uncertainty.

@@ -44,8 +44,6 @@ from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings, resolve_training
 from sgpmil.training.turns import release_turn, take_turns, yield_turn
 
-__all__ = ["MOST_AT_ONCE", "CrossValidation", "cross_validate", "default_folds_at_once"]
-
 MOST_AT_ONCE = 8
 """Folds for which torch has enough streams: each needs two of either priority, of 32."""
 
@@ -341,12 +339,6 @@ def default_folds_at_once(
 
     Several at once are faster where steps are recorded for all bags of a size. Other steps keep a
     core of the computer, or the GPU, busy by themselves.
-
-    Args:
-        model: The model.
-        settings: How it is trained.
-        bags: All bags; on the device already if they fit.
-        device: Where it is trained.
     """
     largest = sum(sorted(bags.num_instances)[-settings.bags_per_step :])
     if not can_record(model, settings, bags) or largest > MOST_ROWS:

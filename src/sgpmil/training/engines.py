@@ -25,17 +25,6 @@ from sgpmil.training.fabric import Fabric
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.turns import release_turn, yield_turn
 
-__all__ = [
-    "Engine",
-    "OptimiserSteps",
-    "PlainEngine",
-    "ReplayEngine",
-    "TrainingState",
-    "epoch_seed",
-    "first_weights_not_finite",
-    "likely_cause",
-]
-
 _CHECK_EVERY_ON_GPU = 50
 """Steps between checks of the loss on a GPU, where each check waits for the device."""
 
@@ -179,10 +168,6 @@ class PlainEngine:
     def loss(self, batch: BagBatch, number: int) -> Loss:
         """Compute the loss of a batch.
 
-        Args:
-            batch: The batch.
-            number: Its number in the epoch.
-
         Raises:
             TrainingError: The model cannot compute it, or it is not finite.
         """
@@ -287,13 +272,7 @@ class TrainingState:
 
 
 def epoch_seed(seed: int, epoch: int, rank: int = 0) -> int:
-    """Return the seed of an epoch; processes that share a step draw different numbers.
-
-    Args:
-        seed: Seed of the run.
-        epoch: Number of the epoch.
-        rank: Number of the process.
-    """
+    """Return the seed of an epoch; processes that share a step draw different numbers."""
     entropy = [seed, epoch, rank] if rank else [seed, epoch]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 

@@ -22,18 +22,9 @@ from sgpmil.errors import MissingPartError, SettingsError
 from sgpmil.processes import compute_device, handle_signal
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+    from lightning_fabric import Fabric as Fabric
 else:
     Fabric = Any  # not imported before a training starts
-
-__all__ = [
-    "Fabric",
-    "Logger",
-    "deterministic",
-    "named_logger",
-    "start_fabric",
-    "termination_interrupts",
-]
 
 
 @runtime_checkable
@@ -53,12 +44,6 @@ def start_fabric(
     device: str = "auto", *, devices: int = 1, num_nodes: int = 1, strategy: str = "auto"
 ) -> Fabric:
     """Return Fabric for a training; its `launch` starts the other processes.
-
-    Args:
-        device: As in `TrainingSettings`.
-        devices: GPUs, or processes on CPUs, of each machine.
-        num_nodes: Number of machines.
-        strategy: Fabric's name for how they work together.
 
     Raises:
         SettingsError: A GPU is asked for and there is none, or Fabric refuses the combination.

@@ -33,8 +33,6 @@ from sgpmil.training.fold_files import FoldFiles
 from sgpmil.training.loop import TrainingLoop
 from sgpmil.training.settings import TrainingSettings, resolve_training
 
-__all__ = ["fit", "fit_fold", "refuse_mixed_coordinates", "untrained_model"]
-
 MAX_INITIAL_INSTANCES = 50_000
 """Training instances looked at before the first step."""
 

@@ -14,8 +14,6 @@ from sgpmil.models.checkpoint import save_model
 from sgpmil.models.contract import MILModel
 from sgpmil.training.turns import release_turn
 
-__all__ = ["FoldFiles"]
-
 _LAST = "last.ckpt"
 _METRICS = "metrics.csv"
 _FORMAT_VERSION = 2

@@ -34,8 +34,6 @@ from sgpmil.training.recorded_steps import recorded_steps
 from sgpmil.training.settings import TrainingSettings, learning_rate
 from sgpmil.training.turns import yield_turn
 
-__all__ = ["TrainingLoop"]
-
 
 class TrainingLoop:
     """Trains a model on the bags of a fold.

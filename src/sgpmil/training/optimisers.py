@@ -15,16 +15,9 @@ from torch import Tensor, nn
 
 from sgpmil.training.settings import TrainingSettings
 
-__all__ = ["LookaheadRAdam", "build_optimiser", "set_learning_rate"]
-
 
 def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimiser of a model's parameters.
-
-    Args:
-        settings: How the model is trained.
-        model: The model.
-    """
+    """Return the optimiser of a model's parameters."""
     rate, weight_decay, betas = settings.learning_rate, settings.weight_decay, settings.betas
     fused = True  # one pass over the weights
     match settings.optimiser:
@@ -55,13 +48,7 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float, device: torch.device) -> None:
-    """Set the learning rate of all parameters.
-
-    Args:
-        optimiser: Their optimiser.
-        rate: The learning rate.
-        device: Where they are.
-    """
+    """Set the learning rate of all parameters."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):  # recorded steps read it there
             group["lr"].fill_(rate)

@@ -23,8 +23,6 @@ from sgpmil.training.batches import PackedBatches
 from sgpmil.training.engines import OptimiserSteps
 from sgpmil.training.turns import yield_turn
 
-__all__ = ["RecordedBags", "recorded_bags"]
-
 _LOG = logging.getLogger(__name__)
 
 _MOST_ROWS = 2**14
@@ -35,12 +33,7 @@ _LEAST_FREE = 0.2
 
 
 def recorded_bags(steps: OptimiserSteps, train: BagDataset) -> "RecordedBags | None":
-    """Return the engine of recorded bags; None where model, settings or bags rule it out.
-
-    Args:
-        steps: The model, its optimiser and settings.
-        train: Training bags.
-    """
+    """Return the engine of recorded bags; None where model, settings or bags rule it out."""
     source, settings = train.source, steps.settings
     if not isinstance(source, DeviceSource) or not source.matrix.is_cuda:
         return None

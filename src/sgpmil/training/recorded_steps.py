@@ -32,15 +32,6 @@ from sgpmil.training.engines import OptimiserSteps, TrainingState
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.turns import yield_turn
 
-__all__ = [
-    "MOST_ROWS",
-    "HalfWeights",
-    "RecordedSteps",
-    "can_record",
-    "filled_rows",
-    "recorded_steps",
-]
-
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
 _MANY_ROWS = 2**15
@@ -68,24 +59,13 @@ def filled_rows(rows: int) -> int:
 
 
 def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps | None":
-    """Return the engine of recorded steps; None where model, settings or bags rule it out.
-
-    Args:
-        steps: The model, its optimiser and settings.
-        train: Training bags.
-    """
+    """Return the engine of recorded steps; None where model, settings or bags rule it out."""
     possible = can_record(steps.model, steps.settings, train)
     return RecordedSteps(steps, train) if possible else None
 
 
 def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -> bool:
-    """Say whether steps of a model can be recorded.
-
-    Args:
-        model: The model.
-        settings: How it is trained.
-        train: Training bags.
-    """
+    """Say whether steps of a model can be recorded."""
     return (
         isinstance(train.source, DeviceSource)
         and runs_triton(train.source.matrix)

@@ -16,15 +16,6 @@ from typing import Any, Literal, get_args
 from sgpmil.errors import SettingsError
 from sgpmil.models.registry import ModelLike, checked_value, find_model, unknown_name
 
-__all__ = [
-    "TrainingSettings",
-    "default_training",
-    "learning_rate",
-    "resolve_training",
-    "scaled_rate",
-    "training_base",
-]
-
 Optimiser = Literal["adamw", "adam", "sgd", "lookahead-radam"]
 Schedule = Literal["cosine", "step", "exponential", "constant"]
 Monitor = Literal["loss", "balanced_accuracy", "auc"]
@@ -268,10 +259,6 @@ def scaled_rate(own: TrainingSettings, bags: int) -> float:
     The mean gradient of more bags is less noisy by the root of their number, and the length of an
     Adam step is the learning rate, independent of the gradient's length. The page of results on
     packed steps shows measurements.
-
-    Args:
-        own: The training to start from.
-        bags: Bags of an optimiser step.
 
     Example:
         >>> scaled_rate(TrainingSettings(learning_rate=1e-3, bags_per_step=2), 8)

@@ -20,8 +20,6 @@ import torch
 from sgpmil.gpu.recording import RandomNumbers, own_stream
 from sgpmil.processes import handle_signal
 
-__all__ = ["release_turn", "take_turns", "yield_turn"]
-
 T = TypeVar("T")
 
 _here = threading.local()

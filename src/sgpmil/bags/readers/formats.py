@@ -15,8 +15,6 @@ from typing import Literal
 from sgpmil.bags.readers.raw import BagHeader, RawBag, Reader
 from sgpmil.errors import BagError
 
-__all__ = ["BagFile", "BagFormat", "detect_format", "find_bag_files", "peek_bag", "read_raw"]
-
 BagFormat = Literal["trident", "clam-h5", "clam-pt", "stamp", "slideflow", "npy", "npz"]
 """A format of bag files: whose layout it is, and the kind of file where there are two."""
 
@@ -41,10 +39,6 @@ _INNER = re.compile(r"features|features_.+|patches_\d+|.+x_\d+px_\d+px_overlap")
 def read_raw(path: Path, bag_format: BagFormat | None = None) -> RawBag:
     """Read the arrays of one file, which may be empty or not finite.
 
-    Args:
-        path: A bag file.
-        bag_format: Its format; detected where not given.
-
     Raises:
         BagError: The file is damaged or of an unknown format.
     """
@@ -53,10 +47,6 @@ def read_raw(path: Path, bag_format: BagFormat | None = None) -> RawBag:
 
 def peek_bag(path: Path, bag_format: BagFormat | None = None) -> BagHeader:
     """Read the size and description of a bag, without its features where possible.
-
-    Args:
-        path: A bag file.
-        bag_format: Its format; detected where not given.
 
     Raises:
         BagError: The file is damaged or of an unknown format.
@@ -91,9 +81,6 @@ def find_bag_files(folder: Path) -> list[BagFile]:
     Accepted are a TRIDENT job folder, one of its settings (`20x_256px_0px_overlap`) or feature
     folders, a CLAM root with `h5_files` (preferred, as it has coordinates) or `pt_files`, a
     torchmil set, a flat folder of bag files, and one bag file.
-
-    Args:
-        folder: Where to look.
 
     Raises:
         BagError: There is no bag file, or there are several folders of them to choose from.

@@ -21,8 +21,6 @@ from sgpmil.bags.readers.raw import (
 from sgpmil.bags.readers.stored_values import number_attribute, text_attribute
 from sgpmil.errors import BagError
 
-__all__ = ["CLAM", "STAMP", "TRIDENT", "Hdf5Reader", "is_trident", "open_hdf5"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attributes:

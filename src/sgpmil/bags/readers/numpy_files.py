@@ -18,8 +18,6 @@ from sgpmil.bags.readers.raw import (
 )
 from sgpmil.errors import BagError
 
-__all__ = ["Npy", "Npz", "load_npz"]
-
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError)
 
 

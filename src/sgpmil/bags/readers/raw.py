@@ -19,16 +19,6 @@ from sgpmil.bags.readers.stored_values import whole_coordinates
 from sgpmil.errors import BagError
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "BagHeader",
-    "RawBag",
-    "Reader",
-    "as_coords",
-    "as_features",
-    "as_instance_labels",
-    "bag_shape",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BagHeader:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from sgpmil.errors import BagError
 from sgpmil.shapes import Int
 
-__all__ = ["number_attribute", "text_attribute", "whole_coordinates"]
-
 
 def whole_coordinates(
     array: NDArray[Any], num_instances: int, path: Path, scale: float = 1.0

@@ -21,8 +21,6 @@ from sgpmil.bags.readers.numpy_files import load_npz
 from sgpmil.bags.readers.raw import BagHeader, RawBag, as_coords, as_features, bag_shape
 from sgpmil.errors import BagError
 
-__all__ = ["ClamTensors", "Slideflow", "load_array"]
-
 # What torch raises on bytes that are no archive depends on where parsing stops.
 _DAMAGE = (
     OSError,

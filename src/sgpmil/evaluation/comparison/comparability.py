@@ -13,14 +13,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import FoldMetrics, evaluate
 
-__all__ = [
-    "FoldDesign",
-    "FoldPredictions",
-    "check_own_test_slides",
-    "check_same_test_sets",
-    "fold_design",
-]
-
 TestSets = Literal["one", "same", "overlapping", "disjoint"]
 
 
@@ -49,11 +41,6 @@ class FoldPredictions:
 
         The scores of instances are measured and dropped: those of several runs together may not
         fit in memory.
-
-        Args:
-            name: Name of the fold.
-            table: Predictions of the test slides.
-            split: Slides of the fold, where known.
 
         Raises:
             PredictionError: No slide has a label, or the slides are not the fold's test slides.
@@ -142,11 +129,7 @@ def check_same_test_sets(runs: Mapping[str, Sequence[FoldPredictions]]) -> None:
 
 
 def fold_design(folds: Sequence[FoldPredictions]) -> FoldDesign:
-    """Measure how folds share test and training slides.
-
-    Args:
-        folds: Folds of a run.
-    """
+    """Measure how folds share test and training slides."""
     tested = [frozenset(fold.table.slide_ids) for fold in folds]
     if len(tested) == 1:
         test_sets: TestSets = "one"

@@ -9,7 +9,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.comparison.comparability import (
     FoldDesign,
     FoldPredictions,
-    check_own_test_slides,
     check_same_test_sets,
     fold_design,
 )
@@ -25,15 +24,6 @@ from sgpmil.evaluation.comparison.significance import (
 from sgpmil.evaluation.metrics import INSTANCE_METRICS, get_metric
 from sgpmil.evaluation.summary import MetricSummary, summarise
 from sgpmil.shapes import Float
-
-__all__ = [
-    "ClassAucTest",
-    "Comparison",
-    "FoldPredictions",
-    "RunTest",
-    "check_own_test_slides",
-    "compare",
-]
 
 DEFAULT_METRICS = ("balanced_accuracy", "accuracy", "auc", "kappa", "ace", "nll", "brier")
 """Metrics over slides that are compared by default."""

@@ -21,8 +21,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.comparison.significance import Alternative
 from sgpmil.shapes import Bool, Float
 
-__all__ = ["AucTest", "auc_covariance", "delong_test"]
-
 
 @dataclass(frozen=True, slots=True)
 class AucTest:
@@ -59,10 +57,6 @@ def auc_covariance(
     scores: Float[np.ndarray, "M n"], positive: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
     """Compute the areas of several scores of the same slides, and their covariance.
-
-    Args:
-        scores: Each score of each slide.
-        positive: Whether each slide is positive.
 
     Returns:
         The areas, NaN without a positive or a negative, and for a score with a NaN; and their

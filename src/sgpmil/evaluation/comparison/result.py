@@ -11,8 +11,6 @@ from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.summary import MetricSummary
 
-__all__ = ["ClassAucTest", "Comparison", "RunTest", "comparison_notes"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunTest:
@@ -133,12 +131,6 @@ def comparison_notes(
     tests: Sequence[RunTest],
 ) -> tuple[str, ...]:
     """List the limits of a comparison.
-
-    Args:
-        given: Folds of each run.
-        compared: Those of them that all runs have.
-        design: How the folds share slides.
-        tests: Tests across folds.
 
     Returns:
         A sentence each.

@@ -26,16 +26,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import Better, get_metric
 from sgpmil.shapes import Float
 
-__all__ = [
-    "Alternative",
-    "PairedTest",
-    "better_alternative",
-    "corrected_t_test",
-    "holm",
-    "paired_t_test",
-    "wilcoxon_test",
-]
-
 Alternative = Literal["greater", "less", "two-sided"]
 """What a test looks for: a above b, a below b, or either."""
 
@@ -68,9 +58,6 @@ class PairedTest:
 
 def better_alternative(metric: str) -> Alternative:
     """Return the alternative under which the first system is the better one.
-
-    Args:
-        metric: Key of the metric, as in `METRICS`.
 
     Raises:
         PredictionError: There is no such metric.

@@ -17,24 +17,6 @@ from sgpmil.evaluation.comparison.result import Comparison, RunTest
 from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
 
-__all__ = [
-    "DASH",
-    "TableCell",
-    "comparison_csv",
-    "comparison_latex",
-    "comparison_markdown",
-    "delong_csv",
-    "delong_rows",
-    "fixed",
-    "latex_text",
-    "p_value",
-    "p_value_rows",
-    "row_order",
-    "table_cell",
-    "write_comparison_tables",
-]
-
-
 DASH = "–"
 """Text of a number that is not defined."""
 
@@ -170,11 +152,7 @@ _TESTS = (
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Write every number, a row a run and metric; what is undefined is blank.
-
-    Args:
-        comparison: What to write.
-    """
+    """Write every number, a row a run and metric; what is undefined is blank."""
     folds = [f"fold_{name}" for name in comparison.folds]
     header = ["run", "metric", "better", "num_folds", "mean", "sd", *_TESTS, "marked", *folds]
     rows = []
@@ -191,11 +169,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def delong_csv(comparison: Comparison) -> str:
-    """Write every number of DeLong's tests, a row a run and class; what is undefined is blank.
-
-    Args:
-        comparison: What to write.
-    """
+    """Write every number of DeLong's tests, a row a run and class; what is undefined is blank."""
     header = ["run", "class", "num_positive", "num_negative", "auc_reference", "auc_run"]
     header += ["standard_error", "z", "p", "p_holm"]
     rows = []
@@ -210,10 +184,6 @@ def delong_csv(comparison: Comparison) -> str:
 
 def write_comparison_tables(folder: Path, comparison: Comparison) -> tuple[Path, ...]:
     """Write ``comparison.md``, ``.csv`` and ``.tex``, and ``delong.csv`` where it was tested.
-
-    Args:
-        folder: Where to; made where it is missing.
-        comparison: What to write.
 
     Returns:
         The files written.
@@ -260,11 +230,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Write the means, the tests across folds, DeLong's tests and the notes.
-
-    Args:
-        comparison: What to write.
-    """
+    """Write the means, the tests across folds, DeLong's tests and the notes."""
     reference = _text(comparison.reference)
     metrics = [get_metric(metric) for metric in comparison.metrics]
     rows = [
@@ -360,11 +326,7 @@ _ESCAPED = {
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    r"""Write tables that need ``\usepackage{booktabs}`` and no other package.
-
-    Args:
-        comparison: What to write.
-    """
+    r"""Write tables that need ``\usepackage{booktabs}`` and no other package."""
     metrics = [get_metric(metric) for metric in comparison.metrics]
     reference = latex_text(comparison.reference)
     parts = [r"% Needs \usepackage{booktabs}.", *(f"% {note}" for note in comparison.notes)]

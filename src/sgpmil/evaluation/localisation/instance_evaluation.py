@@ -29,13 +29,6 @@ from sgpmil.evaluation.localisation.threshold import Criterion, ThresholdChoice
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.slides.annotations.folder import AnnotationFolder
 
-__all__ = [
-    "InstanceEvaluation",
-    "InstanceFrocRow",
-    "InstanceOptions",
-    "evaluate_instances",
-]
-
 _MOST_NAMES = 5
 
 

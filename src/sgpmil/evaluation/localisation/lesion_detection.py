@@ -32,21 +32,6 @@ from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.lesions import Lesions, find_lesions
 from sgpmil.slides.annotations.regions import Annotations
 
-__all__ = [
-    "FALSE_POSITIVE_RATES",
-    "IGNORED",
-    "Detections",
-    "Froc",
-    "InstanceFroc",
-    "LesionRow",
-    "LesionSettings",
-    "SlideHits",
-    "find_detections",
-    "froc",
-    "lesion_detection",
-    "mnist_froc",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
@@ -274,11 +259,7 @@ class LesionSettings:
 
     @staticmethod
     def camelyon16(mpp: float = 0.243) -> "LesionSettings":
-        """Return the rule of CAMELYON16: merged below 75 µm, isolated cells below 275 µm.
-
-        Args:
-            mpp: Side of a level-0 pixel in µm.
-        """
+        """Return the rule of CAMELYON16: merged below 75 µm, isolated cells below 275 µm."""
         return LesionSettings(merge_distance=75 / mpp, min_diameter=275 / mpp)
 
 

@@ -29,15 +29,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc, average_precision
 from sgpmil.shapes import Bool, Float
 
-__all__ = [
-    "LOCALISATION_METRICS",
-    "InstanceUncertaintyRow",
-    "LocalisationRow",
-    "instance_uncertainty",
-    "localisation",
-]
-
-
 LOCALISATION_METRICS = {
     "auc": METRICS["auc"],
     "ap": METRICS["average_precision"],

@@ -36,8 +36,6 @@ from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.mask import AnnotationMask, rasterise
 from sgpmil.slides.annotations.regions import Annotations
 
-__all__ = ["PIXEL_THRESHOLDS", "PixelRow", "paint", "pixel_protocol"]
-
 PIXEL_THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Thresholds that the published protocol tries; pixels strictly above are called positive."""
 

@@ -17,23 +17,6 @@ from sgpmil.slides.annotations.mask import AnnotationMask
 from sgpmil.slides.annotations.patch_labels import patch_labels
 from sgpmil.slides.annotations.regions import Annotations
 
-__all__ = [
-    "AnnotatedTable",
-    "InstanceGroup",
-    "InstanceLabeller",
-    "Scope",
-    "ScoreName",
-    "ScoredSlide",
-    "available_scores",
-    "groups_of",
-    "instance_values",
-    "min_max",
-    "positive_classes_of",
-    "scored_slides",
-    "slide_annotations",
-]
-
-
 ScoreName = Literal["attention", "evidence", "uniform", "random"]
 """`uniform` (1/N each) and `random` are baselines: attention that knows nothing of the slide."""
 
@@ -86,9 +69,6 @@ class ScoredSlide:
 def min_max(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     r"""Scale values to [0, 1]: $(v - \min v) / (\max v - \min v)$; 1/2 where all are equal.
 
-    Args:
-        values: Finite values.
-
     Example:
         >>> min_max(np.array([2.0, 4.0, 3.0]))
         array([0. , 1. , 0.5])
@@ -105,10 +85,6 @@ def positive_classes_of(
     table: PredictionTable, positive_classes: Sequence[int] | None
 ) -> tuple[int, ...]:
     """Return the classes whose slides hold positive instances; by default all but the first.
-
-    Args:
-        table: Predictions.
-        positive_classes: Their indices.
 
     Raises:
         PredictionError: One is not among the classes of the table.
@@ -376,11 +352,6 @@ def slide_annotations(
     table: PredictionTable, prediction: Prediction, annotations: AnnotationFolder
 ) -> Annotations | AnnotationMask | None:
     """Read the annotations of a slide; None where there are none or it has no label.
-
-    Args:
-        table: Predictions that the slide is of.
-        prediction: The slide.
-        annotations: Folder of the annotations.
 
     Raises:
         AnnotationError: The annotations cannot be read.

@@ -15,16 +15,6 @@ from sgpmil.evaluation.localisation.scored_slides import (
 )
 from sgpmil.shapes import Bool, Float
 
-__all__ = [
-    "CallMetrics",
-    "ChosenThreshold",
-    "Criterion",
-    "ThresholdChoice",
-    "best_threshold",
-    "call_metrics",
-    "choose_threshold",
-]
-
 Criterion = Literal["balanced_accuracy", "accuracy", "f1"]
 """Metric that the best threshold maximises."""
 
@@ -67,10 +57,6 @@ def call_metrics(called: Bool[np.ndarray, " n"], positive: Bool[np.ndarray, " n"
     r"""Compare calls with the truth.
 
     $$ F_1 = \mathrm{Dice} = \frac{2 TP}{2 TP + FP + FN} $$
-
-    Args:
-        called: Whether each instance is called positive.
-        positive: Whether it is.
 
     Example:
         >>> call_metrics(np.array([True, True, False]), np.array([True, False, False])).accuracy

@@ -28,19 +28,6 @@ from sgpmil.evaluation.uncertainty.measures import (
 )
 from sgpmil.evaluation.uncertainty.temperature import Temperature, fit_temperature
 
-__all__ = [
-    "FoldsUncertainty",
-    "MeasureAnalysis",
-    "ScaledConfidence",
-    "UncertaintyAnalysis",
-    "UncertaintyRow",
-    "measure_analysis",
-    "pooled_table",
-    "uncertainty_analysis",
-    "uncertainty_over_folds",
-]
-
-
 METHODS: tuple[ConformalMethod, ...] = ("lac", "aps")
 
 _CALIBRATION = ("ece", "ace", "nll")
@@ -183,9 +170,6 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
 
     A slide that several folds tested counts in each: every model's prediction of it is another
     prediction.
-
-    Args:
-        tables: Predictions of each fold.
 
     Raises:
         PredictionError: There are no folds, or their classes differ.

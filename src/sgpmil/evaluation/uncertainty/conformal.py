@@ -13,19 +13,6 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = [
-    "ConformalMethod",
-    "ConformalPredictor",
-    "PredictionSets",
-    "SetMetrics",
-    "conformal_method",
-    "conformal_quantile",
-    "fit_conformal",
-    "pooled_set_metrics",
-    "set_metrics",
-]
-
-
 ConformalMethod = Literal["lac", "aps"]
 """`lac`: least ambiguous sets, the smallest. `aps`: adaptive sets, larger for harder slides."""
 
@@ -147,9 +134,6 @@ class ConformalPredictor:
 def conformal_method(name: str) -> ConformalMethod:
     """Check the name of a method.
 
-    Args:
-        name: ``lac`` or ``aps``.
-
     Raises:
         PredictionError: There is no such method.
     """
@@ -224,10 +208,6 @@ def fit_conformal(
 
 def conformal_quantile(scores: Float[np.ndarray, " n"], coverage: float) -> float:
     r"""Give the $\lceil (n + 1)(1 - \alpha) \rceil$-th smallest score.
-
-    Args:
-        scores: Scores of the calibration slides.
-        coverage: Coverage $1 - \alpha$.
 
     Returns:
         The score; infinite where there are fewer than that many.

@@ -16,8 +16,6 @@ from sgpmil.evaluation.uncertainty.measures import (
 )
 from sgpmil.shapes import Bool
 
-__all__ = ["SET_SEPARATOR", "Decision", "DeferralRule", "decide", "fit_deferral"]
-
 SET_SEPARATOR = "|"
 """Mark between the names of a prediction set on disk."""
 
@@ -60,11 +58,6 @@ def fit_deferral(
     $1 - k / (n + 1)$, between $s$ and $s + 1 / (n + 1)$ (less where uncertainties are equal,
     for a slide at the threshold is kept). Labels are not needed. A threshold, unlike a share of
     given slides, decides a single new slide.
-
-    Args:
-        table: Predictions of validation slides.
-        share: Share s of the slides to defer.
-        measure: Which uncertainty.
 
     Raises:
         PredictionError: There are no slides, they lack the measure, or the share is not between
@@ -129,11 +122,6 @@ def decide(
     deferral: DeferralRule | None = None,
 ) -> tuple[Decision, ...]:
     """Decide on every slide.
-
-    Args:
-        table: Predictions.
-        conformal: Rule of the prediction sets.
-        deferral: Rule of the deferral to a human.
 
     Raises:
         PredictionError: The classes are not those of the calibration slides.

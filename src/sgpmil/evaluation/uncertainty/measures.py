@@ -11,24 +11,6 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc
 from sgpmil.shapes import Bool, Float
 
-__all__ = [
-    "COVERAGES",
-    "UNCERTAINTY_MEASURES",
-    "CorrectVersusWrong",
-    "RiskCoverage",
-    "SelectivePrediction",
-    "UncertaintyMeasure",
-    "correct_versus_wrong",
-    "error_auroc",
-    "risk_coverage",
-    "selective_prediction",
-    "slide_uncertainty",
-    "uncertainty",
-    "uncertainty_measure",
-    "wrong_slides",
-]
-
-
 UncertaintyMeasure = Literal[
     "std", "mean_std", "entropy", "expected_entropy", "mutual_information", "max_probability"
 ]
@@ -43,9 +25,6 @@ _ZERO = 1e-9
 
 def uncertainty_measure(name: str) -> UncertaintyMeasure:
     """Check the name of a measure.
-
-    Args:
-        name: One of `UNCERTAINTY_MEASURES`.
 
     Raises:
         PredictionError: There is no such measure.
@@ -114,23 +93,14 @@ def error_auroc(table: PredictionTable, measure: UncertaintyMeasure) -> float:
 
 
 def wrong_slides(table: PredictionTable) -> Bool[np.ndarray, " n"]:
-    """Mark the slides whose most probable class is not their label.
-
-    Args:
-        table: Predictions, all with a label.
-    """
+    """Mark the slides whose most probable class is not their label."""
     return np.asarray(table.predicted != table.labels)
 
 
 def slide_uncertainty(
     table: PredictionTable, measure: UncertaintyMeasure
 ) -> Float[np.ndarray, " n"]:
-    """Give the uncertainty of each slide on its own, as written: zeros stay zeros.
-
-    Args:
-        table: Predictions.
-        measure: Which uncertainty (see `uncertainty`).
-    """
+    """Give the uncertainty of each slide on its own, as written: zeros stay zeros."""
     if measure == "std":
         std = table.std
         return np.asarray(std[np.arange(len(std)), table.predicted])
@@ -270,9 +240,6 @@ class RiskCoverage:
     def accuracy_at(self, coverage: float) -> float:
         r"""Give the accuracy over the $\lceil c n \rceil$ most certain slides.
 
-        Args:
-            coverage: Share c of the slides to keep, in (0, 1].
-
         Raises:
             PredictionError: The share is not in (0, 1].
         """
@@ -319,10 +286,6 @@ def risk_coverage(values: Float[np.ndarray, " n"], wrong: Bool[np.ndarray, " n"]
     group of g equal ones with $w_g$ errors add $j w_g / g$ of them on average,
 
     $$ r_{a + j} = \frac{w_a + j w_g / g}{a + j}. $$
-
-    Args:
-        values: Uncertainty of each slide.
-        wrong: Whether each is wrong.
 
     Returns:
         The curve; its risk is NaN throughout where an uncertainty is NaN.

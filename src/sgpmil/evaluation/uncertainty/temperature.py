@@ -12,8 +12,6 @@ from sgpmil.evaluation.prediction import entropy
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Float, Int
 
-__all__ = ["TEMPERATURE_BOUNDS", "Temperature", "fit_temperature", "scale_probabilities"]
-
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 
 
@@ -140,10 +138,6 @@ def scale_probabilities(
     probs: Float[np.ndarray, "n C"], temperature: float
 ) -> Float[np.ndarray, "n C"]:
     r"""Give $\operatorname{softmax}(\ln p / T)$.
-
-    Args:
-        probs: Probabilities.
-        temperature: Temperature T.
 
     Returns:
         The scaled probabilities, with the same largest class in every row.

@@ -17,8 +17,6 @@ from sgpmil.explanation.exports.tables import PLACE_COLUMNS, patch_table
 from sgpmil.explanation.maps import patch_side, placed_coords, scaled
 from sgpmil.shapes import Float, Int
 
-__all__ = ["json_fields", "write_qupath_geojson", "write_squares", "write_tiatoolbox_overlay"]
-
 _AT_ONCE = 20_000
 """Patches to write at a time, which bounds the memory."""
 
@@ -99,10 +97,6 @@ def json_fields(names: Sequence[str], columns: Sequence[Any]) -> Any:
 
     Text is quoted; numbers have as many digits as they need. A value that is missing, NaN or
     infinite, for which JSON has no word, is left out of its row.
-
-    Args:
-        names: Name of each field.
-        columns: Values of each field: arrays of `pyarrow`.
 
     Returns:
         An array of text.

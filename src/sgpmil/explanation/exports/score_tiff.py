@@ -14,8 +14,6 @@ from sgpmil.explanation.maps import ScoreMap
 from sgpmil.shapes import Float
 from sgpmil.slides.optional_part import require_package
 
-__all__ = ["write_score_tiff"]
-
 _TILE = 256
 """Side of a tile; the pyramid ends with a level that fits into one."""
 _BIG = 2**32 - 2**25

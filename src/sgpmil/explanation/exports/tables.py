@@ -15,8 +15,6 @@ from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import patch_side, placed_coords
 from sgpmil.shapes import Float, Int
 
-__all__ = ["PLACE_COLUMNS", "patch_table", "write_patch_table"]
-
 PLACE_COLUMNS = ("slide_id", "patch", "x", "y", "side")
 """The columns that say which patch it is; those that follow are its scores."""
 

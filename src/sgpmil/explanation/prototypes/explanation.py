@@ -31,8 +31,6 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float, Int
 
-__all__ = ["ExamplePatches", "PrototypeUse", "explain_prototypes"]
-
 
 class PrototypeUse:
     """Sums over the patches of each prototype.
@@ -74,13 +72,7 @@ class PrototypeUse:
         logits: Float[np.ndarray, " T"],
         contributions: Float[np.ndarray, "M T"],
     ) -> None:
-        """Add what the Gaussian process says of some patches.
-
-        Args:
-            assigned: Prototype of each patch.
-            logits: Posterior mean of the attention logits.
-            contributions: What each prototype adds to them.
-        """
+        """Add what the Gaussian process says of some patches."""
         own = contributions[assigned, np.arange(len(assigned))]
         self.logit += self._sum(assigned, logits)
         self.own_contribution += self._sum(assigned, own)
@@ -121,13 +113,7 @@ class PrototypeUse:
         type_names: Sequence[str],
         counts: Int[np.ndarray, "N K"],
     ) -> None:
-        """Add the nuclei of a slide.
-
-        Args:
-            slide: Prototypes of its patches.
-            type_names: Names of the types of nuclei.
-            counts: Number of nuclei of each type in each patch.
-        """
+        """Add the nuclei of a slide."""
         for name, values in zip(type_names, counts.T, strict=True):
             found = self._sum(slide.assigned, values.astype(np.float64)).round().astype(np.int64)
             self.nuclei[name] = self.nuclei.get(name, 0) + found
@@ -160,12 +146,7 @@ class ExamplePatches:
         self._kept: list[list[PatchReference]] = [[] for _ in range(num_prototypes)]
 
     def add(self, bag: Bag, slide: SlidePrototypes) -> None:
-        """Look at the patches of a slide.
-
-        Args:
-            bag: The slide's bag.
-            slide: Its prototypes.
-        """
+        """Look at the patches of a slide."""
         order = np.lexsort((-slide.similarity, slide.assigned))
         numbers, starts = np.unique(slide.assigned[order], return_index=True)
         for number, start, end in zip(numbers, starts, [*starts[1:], len(order)], strict=True):
@@ -177,11 +158,7 @@ class ExamplePatches:
             self._kept[number] = [patch for patch in kept if patch in chosen]
 
     def best(self, number: int) -> tuple[PatchReference, ...]:
-        """Give the examples of a prototype, the most similar first.
-
-        Args:
-            number: Number of the prototype.
-        """
+        """Give the examples of a prototype, the most similar first."""
         kept = self._kept[number]
         spread = self._spread(kept)
         rest = [patch for patch in kept if patch not in set(spread)]

@@ -24,8 +24,6 @@ from sgpmil.errors import ExplanationError
 from sgpmil.shapes import Float, Int
 from sgpmil.slides.optional_part import require_package
 
-__all__ = ["PANNUKE", "Nuclei", "nuclei_in_patches", "read_nuclei"]
-
 PANNUKE: Mapping[int, str] = {
     0: "Unlabelled",
     1: "Neoplastic",

@@ -44,21 +44,6 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "MEASURES",
-    "AttentionParts",
-    "SimilarityMeasure",
-    "SlidePrototypes",
-    "attention_parts",
-    "check_measure",
-    "gp_in_double",
-    "input_chunks",
-    "mean_inputs",
-    "model_with_prototypes",
-    "most_similar",
-    "prototype_weights",
-]
-
 SimilarityMeasure = Literal["cosine", "centred", "kernel"]
 MEASURES: tuple[str, ...] = get_args(SimilarityMeasure)
 
@@ -126,10 +111,6 @@ def gp_in_double(model: SGPMIL) -> SparseGP:
 def input_chunks(model: SGPMIL, bag: Bag) -> Iterator[Float[Tensor, "_ G"]]:
     r"""Give the inputs $g_i$ of a bag in pieces, in float64.
 
-    Args:
-        model: The model, in evaluation mode.
-        bag: The bag.
-
     Raises:
         ExplanationError: The bag does not have the features that the model was trained on.
     """
@@ -174,15 +155,7 @@ def most_similar(
     measure: SimilarityMeasure,
     centre: Float[Tensor, " G"] | None = None,
 ) -> tuple[Int[Tensor, " T"], Float[Tensor, " T"]]:
-    r"""Find the inducing point that each patch is most like, and say how like it is.
-
-    Args:
-        gp: The Gaussian process, in float64.
-        inputs: The inputs $g_i$ of the patches.
-        covariance: $k(z_m, g_i)$.
-        measure: Which similarity.
-        centre: The mean $\bar g$, for the centred cosine.
-    """
+    r"""Find the inducing point that each patch is most like, and say how like it is."""
     z = gp.inducing_points
     if measure != "kernel":
         middle = torch.zeros_like(z[0]) if measure == "cosine" or centre is None else centre
@@ -223,9 +196,6 @@ class AttentionParts:
 
 def prototype_weights(gp: SparseGP) -> Float[Tensor, " M"]:
     r"""Solve for the weights $\alpha = L^{-\top} m$, in float64.
-
-    Args:
-        gp: The Gaussian process.
 
     Raises:
         TrainingError: Its covariance cannot be factorised.

@@ -14,18 +14,6 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
 from sgpmil.explanation.prototypes.similarity import SimilarityMeasure, SlidePrototypes
 
-__all__ = [
-    "NEUTRAL",
-    "PALETTE",
-    "PatchReference",
-    "PrototypeExplanation",
-    "PrototypeSummary",
-    "prototype_colours",
-    "read_prototypes",
-    "write_prototype_table",
-    "write_prototypes",
-]
-
 PALETTE = (
     "#88CCEE",
     "#E69F00",
@@ -175,11 +163,7 @@ class PrototypeExplanation:
         return prototype_colours([p.index for p in self.prototypes])
 
     def colour_of(self, index: int) -> str:
-        """Give the colour of a prototype.
-
-        Args:
-            index: Number of the inducing point.
-        """
+        """Give the colour of a prototype."""
         return self.colours.get(index, NEUTRAL)
 
 
@@ -266,9 +250,6 @@ def write_prototypes(path: str | os.PathLike[str], explanation: PrototypeExplana
 
 def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
     """Read prototypes that `write_prototypes` wrote.
-
-    Args:
-        path: The file.
 
     Raises:
         ExplanationError: It is missing, damaged, or something else.

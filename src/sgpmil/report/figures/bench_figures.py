@@ -18,8 +18,6 @@ from sgpmil.report.figures.canvas import (
     style_axes,
 )
 
-__all__ = ["GrowthCurve", "growth_figure", "write_growth_figure"]
-
 
 class GrowthCurve(NamedTuple):
     """Time and memory over sizes.
@@ -50,12 +48,7 @@ _JOBS = {"train": "forward and backward", "predict": "prediction"}
 
 
 def growth_figure(curves: Sequence[GrowthCurve], title: str) -> Figure:
-    """Draw time and memory on logarithmic axes; a dotted line grows as the size does.
-
-    Args:
-        curves: The curves.
-        title: What was measured, and where.
-    """
+    """Draw time and memory on logarithmic axes; a dotted line grows as the size does."""
     columns = [along for along in _TITLES if any(c.along == along for c in curves)]
     figure = new_figure(4.6 * len(columns), 6.2)
     grid = figure.subplots(2, len(columns), squeeze=False)

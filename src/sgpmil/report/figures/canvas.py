@@ -10,18 +10,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from sgpmil.bags.files import atomic_path
 
-__all__ = [
-    "COLOURS",
-    "GREY",
-    "LABEL_SIZE",
-    "SMALL_SIZE",
-    "TITLE_SIZE",
-    "new_figure",
-    "plain_words",
-    "save_figure",
-    "style_axes",
-]
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Colours that the colour-blind can tell apart (Okabe and Ito, 2008; the last by Tol)."""
 
@@ -32,9 +20,6 @@ TITLE_SIZE, LABEL_SIZE, SMALL_SIZE = 11, 10, 8.5
 def plain_words(text: str) -> str:
     r"""Keep matplotlib from taking dollar signs in names for formulas.
 
-    Args:
-        text: What is to be written.
-
     Example:
         >>> print(plain_words("a$b$"), plain_words(plain_words("a$b$")))
         a\$b\$ a\$b\$
@@ -43,13 +28,7 @@ def plain_words(text: str) -> str:
 
 
 def new_figure(width: float, height: float, pad: float = 0.04) -> Figure:
-    """Make an empty figure that no global state of matplotlib knows of.
-
-    Args:
-        width: Width in inches.
-        height: Height in inches.
-        pad: Space around its parts in inches.
-    """
+    """Make an empty figure that no global state of matplotlib knows of."""
     layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
     figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
@@ -57,14 +36,7 @@ def new_figure(width: float, height: float, pad: float = 0.04) -> Figure:
 
 
 def style_axes(axes: Axes, *, title: str = "", x_label: str = "", y_label: str = "") -> None:
-    """Give axes their words and the common look.
-
-    Args:
-        axes: Axes to style.
-        title: Title, set to the left.
-        x_label: Label of the horizontal axis.
-        y_label: Label of the vertical axis.
-    """
+    """Give axes their words and the common look."""
     axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
     axes.set_xlabel(x_label, fontsize=LABEL_SIZE)
     axes.set_ylabel(y_label, fontsize=LABEL_SIZE)
@@ -74,12 +46,6 @@ def style_axes(axes: Axes, *, title: str = "", x_label: str = "", y_label: str =
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> None:
-    """Save a figure as PNG; the file appears whole or not at all.
-
-    Args:
-        figure: Figure to save.
-        path: File to write; replaced where it exists.
-        dpi: Pixels an inch.
-    """
+    """Save a figure as PNG; the file appears whole or not at all."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)

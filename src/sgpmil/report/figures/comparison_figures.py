@@ -25,8 +25,6 @@ from sgpmil.report.figures.canvas import (
 )
 from sgpmil.shapes import Float
 
-__all__ = ["comparison_figure", "write_comparison_figure"]
-
 _MAX_WIDTH = 11.0
 """Width in inches beyond which metrics go to another row."""
 
@@ -39,9 +37,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
     Dots are folds; a grey line joins the same fold in neighbouring runs, so that paired
     differences can be seen. Above each run stands the adjusted p-value of the test across folds
     that marks the tables, with a star where it is below the level.
-
-    Args:
-        comparison: What to draw.
     """
     num_metrics, num_runs = len(comparison.metrics), len(comparison.runs)
     panel_width = max(2.3, 0.9 + 0.48 * num_runs)
@@ -69,10 +64,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 def write_comparison_figure(folder: Path, comparison: Comparison) -> Path:
     """Draw the comparison into ``comparison.png``.
-
-    Args:
-        folder: Where to write; made where it is missing.
-        comparison: What to draw.
 
     Returns:
         The file written.

@@ -29,15 +29,6 @@ from sgpmil.report.figures.canvas import (
 )
 from sgpmil.shapes import Bool, Float, Int
 
-__all__ = [
-    "confusion_figure",
-    "labelled_folds",
-    "precision_at_recalls",
-    "precision_recall_figure",
-    "reliability_figure",
-    "roc_figure",
-]
-
 _NORMAL_95 = 1.959963984540054
 
 
@@ -210,9 +201,6 @@ def _roc_title(tables: Sequence[PredictionTable]) -> str:
 
 def labelled_folds(tables: Sequence[PredictionTable]) -> list[PredictionTable]:
     """Leave out the slides without a label, of folds that can be drawn together.
-
-    Args:
-        tables: Predictions of each fold.
 
     Raises:
         PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.

@@ -23,21 +23,6 @@ from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, TITLE_SIZE, plain_wor
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int, UInt8
 
-__all__ = [
-    "PatchMark",
-    "View",
-    "draw_colour_bar",
-    "draw_heat",
-    "draw_marks",
-    "draw_outlines",
-    "draw_scale_bar",
-    "draw_slide",
-    "draw_slide_panel",
-    "prepare_axes",
-    "scale_bar_length",
-    "shown_part",
-]
-
 View = tuple[float, float, float, float]
 """Part of the slide that is shown, in level-0 pixels: left, right, bottom, top."""
 
@@ -84,14 +69,7 @@ def shown_part(coords: Int[np.ndarray, "N 2"], side: int) -> View:
 
 
 def prepare_axes(axes: Axes, view: View, title: str, text: float = 1.0) -> None:
-    """Make axes show a part of a slide, in its proportions and without ticks.
-
-    Args:
-        axes: The axes.
-        view: The part.
-        title: Title of the axes.
-        text: Size of the letters, relative to the usual.
-    """
+    """Make axes show a part of a slide, in its proportions and without ticks."""
     axes.set_title(plain_words(title), fontsize=text * TITLE_SIZE, loc="left", pad=6 * text)
     axes.set_xlim(view[0], view[1])
     axes.set_ylim(view[2], view[3])
@@ -229,14 +207,6 @@ def draw_slide_panel(
 ) -> AxesImage | None:
     """Draw the slide with the experts' outlines, their legend and a scale bar.
 
-    Args:
-        axes: The axes.
-        view: Part of the slide to show.
-        picture: The slide.
-        title: Title of the panel.
-        avoid: Places that the scale bar should not cover.
-        text: Size of the letters, relative to the usual.
-
     Returns:
         The image; None where there is no slide.
     """
@@ -251,12 +221,6 @@ def draw_marks(axes: Axes, view: View, marks: Sequence[PatchMark], text: float =
     """Frame patches and write their signs into the frames.
 
     A patch with several marks has one frame, in the colour of the first.
-
-    Args:
-        axes: Axes in level-0 pixels.
-        view: What they show.
-        marks: The marks.
-        text: Size of the letters, relative to the usual.
     """
     least = 0.022 * abs(view[1] - view[0])
     signs: dict[tuple[int, int], list[PatchMark]] = {}
@@ -313,15 +277,7 @@ def draw_colour_bar(
     label: str,
     text: float = 1.0,
 ) -> None:
-    """Draw the colour bar beneath axes, with an arrow where scores exceed its limits.
-
-    Args:
-        figure: The figure.
-        image: The coloured image.
-        axes: Axes that it belongs to.
-        label: Unit of the numbers.
-        text: Size of the letters, relative to the usual.
-    """
+    """Draw the colour bar beneath axes, with an arrow where scores exceed its limits."""
     size = text * SMALL_SIZE
     values: np.ndarray = np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     low, high = image.get_clim()

@@ -39,8 +39,6 @@ from sgpmil.report.figures.map_drawing import (
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int
 
-__all__ = ["MapLook", "attention_map_figure", "model_row_figure"]
-
 _COLOURS: dict[LayerKind, str] = {
     "attention": "Reds",
     "attention_std": "Blues",

@@ -34,8 +34,6 @@ from sgpmil.report.figures.map_drawing import (
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Float, UInt8
 
-__all__ = ["AttentionPanel", "attention_figure", "key_patch_figure"]
-
 _TILE_INCHES = 1.12
 _TEXT_INCHES = 0.36
 _FRAMES: dict[KeyPatchKind, str] = {

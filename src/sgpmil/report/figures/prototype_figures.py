@@ -40,8 +40,6 @@ from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 from sgpmil.slides.reading import Slide
 
-__all__ = ["entitle", "label_map_figure", "number_columns", "prototype_sheet"]
-
 _MEASURES = {"cosine": "cosine", "centred": "centred cosine", "kernel": "kernel correlation"}
 _ROW, _GAP = 0.72, 0.06
 """Height of a row of the sheet and the space around its pictures, in inches."""
@@ -406,12 +404,7 @@ def _symmetric(axes: Axes, largest: float) -> None:
 
 
 def entitle(axes: Axes, text: str) -> None:
-    """Set the title of a column.
-
-    Args:
-        axes: The column.
-        text: Its title.
-    """
+    """Set the title of a column."""
     axes.set_title(text, fontsize=SMALL_SIZE, loc="left", pad=6)
 
 

@@ -8,18 +8,12 @@ from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.curves import reliability_figure, roc_figure
 from sgpmil.report.figures.map_figures import attention_map_figure
 
-__all__ = ["write_run_figures"]
-
 NUM_MAPS = 4
 """Folds of which a map is drawn: of the test slide surest to be of the last class."""
 
 
 def write_run_figures(folder: Path, tables: Sequence[PredictionTable]) -> list[Path]:
     """Draw reliability, ROC and a few attention maps.
-
-    Args:
-        folder: Where to write; made where it is missing.
-        tables: Predictions of each fold's test set.
 
     Returns:
         The files written.

@@ -36,16 +36,6 @@ from sgpmil.report.figures.canvas import (
 )
 from sgpmil.shapes import Float, Int
 
-__all__ = [
-    "correct_wrong_figure",
-    "labelled_slides",
-    "risk_coverage_figure",
-    "set_figure",
-    "temperature_figure",
-    "title_above",
-    "write_uncertainty_figures",
-]
-
 _CORRECT, _WRONG = COLOURS[0], COLOURS[1]
 
 _FEW = 150
@@ -164,11 +154,6 @@ def write_uncertainty_figures(
     folder: Path, folds: Sequence[PredictionTable], analysis: FoldsUncertainty
 ) -> list[Path]:
     """Draw what is known of the uncertainty of a run, the slides of its folds together.
-
-    Args:
-        folder: Where to write; made where it is missing.
-        folds: Predictions of each fold's test slides.
-        analysis: Their analysis.
 
     Returns:
         The files written: temperature and prediction sets only where every fold has validation

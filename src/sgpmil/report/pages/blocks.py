@@ -16,29 +16,6 @@ from PIL import Image
 
 from sgpmil.shapes import UInt8
 
-__all__ = [
-    "Block",
-    "Check",
-    "CheckList",
-    "ClassBar",
-    "ClassBars",
-    "Commands",
-    "DataImage",
-    "KeyFigure",
-    "Mark",
-    "Pictures",
-    "Prose",
-    "Section",
-    "SlideCard",
-    "Table",
-    "Tile",
-    "Tiles",
-    "Tone",
-    "photo_image",
-    "pixels_image",
-    "plot_image",
-]
-
 Mark = Literal["pass", "note", "warning"]
 """`pass`: in order. `note`: good to know. `warning`: look into it before you use the numbers."""
 
@@ -85,12 +62,7 @@ class DataImage:
 
 
 def plot_image(figure: Figure, alt: str) -> DataImage:
-    """Save a figure of lines and letters as SVG, sharp at every size.
-
-    Args:
-        figure: The figure.
-        alt: Description of it.
-    """
+    """Save a figure of lines and letters as SVG, sharp at every size."""
     content = BytesIO()
     # Letters become outlines, so that the figure looks the same without our fonts; the salt makes
     # the same figure the same text every time.
@@ -100,13 +72,7 @@ def plot_image(figure: Figure, alt: str) -> DataImage:
 
 
 def photo_image(figure: Figure, alt: str, dpi: int = 130) -> DataImage:
-    """Save a figure with slides or maps as WebP, which is small.
-
-    Args:
-        figure: The figure.
-        alt: Description of it.
-        dpi: Pixels per inch.
-    """
+    """Save a figure with slides or maps as WebP, which is small."""
     figure.set_dpi(dpi)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -117,12 +83,7 @@ def photo_image(figure: Figure, alt: str, dpi: int = 130) -> DataImage:
 
 
 def pixels_image(pixels: UInt8[np.ndarray, "h w 3"], alt: str) -> DataImage:
-    """Save pixels as WebP.
-
-    Args:
-        pixels: The pixels.
-        alt: Description of them.
-    """
+    """Save pixels as WebP."""
     content = BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(content, format="webp", quality=_QUALITY)
     height, width = pixels.shape[:2]

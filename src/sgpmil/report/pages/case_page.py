@@ -27,8 +27,6 @@ from sgpmil.report.pages.pdf import CasePage, write_pdf
 from sgpmil.report.pages.rendering import refuse_existing, write_page
 from sgpmil.report.pages.texts import format_number
 
-__all__ = ["MARK_COLOURS", "case_map_figure", "case_name", "case_page", "case_paths", "write_case"]
-
 Role = Literal["for", "against", "unsure"]
 
 MARK_COLOURS: dict[Role, str] = {"for": "#b35806", "against": "#542788", "unsure": "#0072B2"}
@@ -49,12 +47,7 @@ _LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=Fals
 
 
 def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
-    """Give the files of a slide's case report: HTML and PDF.
-
-    Args:
-        folder: Folder of the case reports.
-        slide_id: Name of the slide.
-    """
+    """Give the files of a slide's case report: HTML and PDF."""
     name = case_name(slide_id)
     return folder / f"{name}.html", folder / f"{name}.pdf"
 
@@ -92,11 +85,7 @@ def write_case(folder: Path, case: CaseReport, *, overwrite: bool = False) -> tu
 
 
 def case_page(case: CaseReport) -> CasePage:
-    """Lay out a case report as blocks, for HTML and PDF alike.
-
-    Args:
-        case: The report.
-    """
+    """Lay out a case report as blocks, for HTML and PDF alike."""
     names = case.prediction_set.names
     members = "none" if names is None else "{" + ", ".join(names) + "}"
     prediction = (
@@ -134,11 +123,7 @@ def case_page(case: CaseReport) -> CasePage:
 
 
 def case_map_figure(case: CaseReport) -> Figure:
-    """Draw the maps of a case, with its patches marked on the slide.
-
-    Args:
-        case: A case with maps.
-    """
+    """Draw the maps of a case, with its patches marked on the slide."""
     scores = case.slide.scores
     side = patch_side(scores)
     marks = [

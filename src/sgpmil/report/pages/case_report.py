@@ -22,8 +22,6 @@ from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8
 
-__all__ = ["CaseReport", "CaseReports"]
-
 _LONGEST = 1000
 """Longer side of the slide's picture, in pixels."""
 
@@ -114,9 +112,6 @@ class CaseReports:
     def check(self, slide_id: str) -> None:
         """Refuse a slide that cannot be reported.
 
-        Args:
-            slide_id: Name of the slide.
-
         Raises:
             ExplanationError: The run did not test it.
         """
@@ -128,9 +123,6 @@ class CaseReports:
 
     def of(self, slide_id: str) -> CaseReport:
         """Report a slide. For a slide that several folds tested, the first decides.
-
-        Args:
-            slide_id: Name of the slide.
 
         Raises:
             ExplanationError: The run did not test it.

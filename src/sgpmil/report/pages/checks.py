@@ -15,8 +15,6 @@ from sgpmil.report.pages.blocks import Check, CheckList
 from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunFacts, RunMaterial
 
-__all__ = ["has_posterior", "run_checks"]
-
 _FEW_OF_A_CLASS = 10
 _SMALL_SHARE = 0.1
 _FEW_SLIDES = 20
@@ -52,11 +50,7 @@ def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | 
 
 
 def has_posterior(material: RunMaterial) -> bool:
-    """Check whether the predictions of a run have a posterior spread other than zero.
-
-    Args:
-        material: The run.
-    """
+    """Check whether the predictions of a run have a posterior spread other than zero."""
     spreads = [slide_uncertainty(fold.test, "std") for fold in material.folds if len(fold.test)]
     values = np.concatenate(spreads) if spreads else np.zeros(0)
     return bool(len(values) and not np.isnan(values).any() and (values > _ZERO).any())

@@ -17,19 +17,6 @@ from sgpmil.report.pages.texts import counted
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.prediction_folder import read_prediction_sets
 
-__all__ = [
-    "LEAD",
-    "MODEL_SHARE",
-    "SMALL_DOUBT",
-    "SURE",
-    "ConfidenceLevel",
-    "ConfidenceWords",
-    "SlideSet",
-    "confidence_words",
-    "run_sets",
-    "slide_sets",
-]
-
 ConfidenceLevel = Literal["sure", "leaning", "undecided"]
 
 SURE = 0.9

@@ -27,8 +27,6 @@ from sgpmil.report.pages.rendering import refuse_existing
 if TYPE_CHECKING:
     from fpdf import FPDF
 
-__all__ = ["CasePage", "write_pdf"]
-
 _WIDTH, _HEIGHT = 595.28, 841.89
 """A4 in points, the unit of all lengths here."""
 _MARGIN, _TOP, _BOTTOM = 34.0, 26.0, 24.0
@@ -98,11 +96,6 @@ def write_pdf(path: Path, page: CasePage, *, overwrite: bool = False) -> None:
     """Write a page as PDF, whole or not at all: one sheet of A4, or more where that is too small.
 
     Maps and patches shrink to what the words leave of the sheet.
-
-    Args:
-        path: File to write.
-        page: The page.
-        overwrite: Replace an existing file.
 
     Raises:
         RunFolderError: There is a file already.

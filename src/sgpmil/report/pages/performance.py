@@ -25,23 +25,11 @@ from sgpmil.report.figures.uncertainty_figures import (
 from sgpmil.report.pages.blocks import Block, DataImage, Pictures, Prose, Section, Table, plot_image
 from sgpmil.report.pages.texts import counted, format_mean, format_number, format_range, metric_name
 
-__all__ = [
-    "calibration_section",
-    "error_section",
-    "fold_section",
-    "localisation_section",
-    "uncertainty_section",
-]
-
 _SHOWN = ("auc", "balanced_accuracy", "average_precision", "f1", "ece", "nll")
 
 
 def fold_section(assessment: Assessment) -> Section:
-    """List every fold's metrics with their intervals, and all metrics over folds.
-
-    Args:
-        assessment: What was measured.
-    """
+    """List every fold's metrics with their intervals, and all metrics over folds."""
     known = [one for one in assessment.intervals if one is not None]
     blocks: list[Block] = [_fold_table(assessment)]
     if known:

@@ -16,19 +16,13 @@ from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
 from sgpmil.training.settings import default_training
 
-__all__ = ["environment_section", "reproduction_section", "settings_section", "train_command"]
-
 _UNKNOWN = Prose(
     "These predictions are not a run of sgpmil, so it is not known how the model was made.", "note"
 )
 
 
 def settings_section(material: RunMaterial) -> Section:
-    """List the settings of model and training.
-
-    Args:
-        material: The run.
-    """
+    """List the settings of model and training."""
     settings = {} if material.run is None else material.run.settings
     if not settings:
         return Section("settings", "Settings", (_UNKNOWN,))
@@ -49,11 +43,7 @@ def settings_section(material: RunMaterial) -> Section:
 
 
 def environment_section(material: RunMaterial) -> Section:
-    """List the versions, the commit and the fingerprints of the data.
-
-    Args:
-        material: The run.
-    """
+    """List the versions, the commit and the fingerprints of the data."""
     run = material.run
     if run is None:
         return Section("environment", "Environment", (_UNKNOWN,))
@@ -76,12 +66,7 @@ def environment_section(material: RunMaterial) -> Section:
 
 
 def reproduction_section(material: RunMaterial, report_command: str) -> Section:
-    """Give the commands that make the run and this page again.
-
-    Args:
-        material: The run.
-        report_command: The command that made this page.
-    """
+    """Give the commands that make the run and this page again."""
     lines = (f"sgpmil evaluate {shlex.quote(str(material.path))}", report_command)
     if material.run is None:
         return Section("reproduction", "How to reproduce", (Commands(lines),))
@@ -94,12 +79,7 @@ def reproduction_section(material: RunMaterial, report_command: str) -> Section:
 
 
 def train_command(run: Run, target: Target) -> str:
-    """Give the command that trains the run again, into a folder of its own.
-
-    Args:
-        run: The run.
-        target: What is predicted.
-    """
+    """Give the command that trains the run again, into a folder of its own."""
     settings, data = run.settings, run.data
     words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
     if data.get("labels") or "folder" not in data:

@@ -10,16 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError
 
-__all__ = ["render_page", "write_page"]
-
 
 def render_page(template: str, content: Mapping[str, Any]) -> str:
-    """Fill a template. Names of slides and classes are escaped, whatever they hold.
-
-    Args:
-        template: Name of the template.
-        content: What it shows.
-    """
+    """Fill a template. Names of slides and classes are escaped, whatever they hold."""
     return _environment().get_template(template).render(**content)
 
 
@@ -27,12 +20,6 @@ def write_page(
     path: Path, template: str, content: Mapping[str, Any], *, overwrite: bool = False
 ) -> None:
     """Write a page, whole or not at all.
-
-    Args:
-        path: File to write.
-        template: Name of the template.
-        content: What it shows.
-        overwrite: Replace a file that is there.
 
     Raises:
         RunFolderError: There is a file already, or it cannot be written.
@@ -46,10 +33,6 @@ def write_page(
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
     """Refuse to replace a file unasked.
-
-    Args:
-        path: File to be written.
-        overwrite: Whether it was asked for.
 
     Raises:
         RunFolderError: There is a file, or a folder.

@@ -34,16 +34,6 @@ from sgpmil.report.pages.slides import prototype_section, slide_list_section, sl
 from sgpmil.report.pages.texts import counted, format_number, format_range, metric_name
 from sgpmil.runs.material import MaterialOptions, RunFacts, RunMaterial, run_facts
 
-__all__ = [
-    "ReportOptions",
-    "RunReport",
-    "data_section",
-    "key_figures",
-    "run_report",
-    "run_summary",
-    "write_run_report",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(MaterialOptions):
@@ -195,11 +185,6 @@ def run_report(
 def write_run_report(path: Path, report: RunReport, *, overwrite: bool = False) -> None:
     """Write the page of a run, whole or not at all.
 
-    Args:
-        path: File to write.
-        report: What it says.
-        overwrite: Replace a file that is there.
-
     Raises:
         RunFolderError: There is a file already.
     """
@@ -285,11 +270,7 @@ def run_summary(
 
 
 def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
-    """Give the numbers that are read first.
-
-    Args:
-        assessment: What was measured.
-    """
+    """Give the numbers that are read first."""
     figures = []
     for metric in assessment.summary:
         if metric.name in _KEY:
@@ -307,12 +288,7 @@ def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
 
 
 def data_section(material: RunMaterial, facts: RunFacts) -> Section:
-    """Summarise slides, patients, classes, bags and folds.
-
-    Args:
-        material: The run.
-        facts: What is known of its data.
-    """
+    """Summarise slides, patients, classes, bags and folds."""
     rows = [
         ("Test slides", f"{facts.num_slides:,}"),
         ("Patients", f"{facts.num_patients:,}"),

@@ -31,8 +31,6 @@ from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunMaterial
 from sgpmil.slides.reading import Slide
 
-__all__ = ["prototype_section", "slide_list_section", "slides_section"]
-
 _LONGEST = 900
 """Longer side of a slide's picture in the page, in pixels."""
 _LISTED = 12
@@ -212,9 +210,6 @@ def prototype_section(explanation: Explanation) -> Section:
     """Show the prototypes of the first fold.
 
     Every fold has its own inducing points, which cannot be matched with another's.
-
-    Args:
-        explanation: Explanation of the run.
     """
     material = explanation.material
     fold = material.folds[0]

@@ -6,15 +6,6 @@ from typing import Any
 
 from sgpmil.evaluation.metrics import METRICS
 
-__all__ = [
-    "counted",
-    "format_mean",
-    "format_number",
-    "format_range",
-    "metric_name",
-    "setting_text",
-]
-
 _DASH = "–"
 
 

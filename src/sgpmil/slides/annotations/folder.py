@@ -26,14 +26,6 @@ from sgpmil.slides.annotations.regions import (
     select_regions,
 )
 
-__all__ = [
-    "AnnotationFolder",
-    "AnnotationOptions",
-    "ClassRule",
-    "open_annotations",
-    "read_annotations",
-]
-
 _KINDS = {".xml": "xml", ".geojson": "json", ".json": "json", ".tif": "tiff", ".tiff": "tiff"}
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -123,10 +115,6 @@ class AnnotationFolder:
 
     def read(self, slide_id: str, slide_class: str) -> Annotations | AnnotationMask:
         """Read the annotations of a slide.
-
-        Args:
-            slide_id: Name of the slide.
-            slide_class: Name of its class.
 
         Raises:
             AnnotationError: There is no file for it, or it cannot be read.

@@ -17,8 +17,6 @@ from sgpmil.slides.annotations.mask import AnnotationMask, mask_polygons
 from sgpmil.slides.annotations.regions import Annotations
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["NO_LESION", "Lesions", "find_lesions", "major_axis"]
-
 NO_LESION = -1
 """The lesion of a point that lies in none."""
 
@@ -102,9 +100,6 @@ def major_axis(outline: Geometry) -> float:
 
     For an ellipse it is its longest diameter. The integrals are sums over the sides of the
     polygon (Green's theorem).
-
-    Args:
-        outline: A Polygon; its holes are not looked at.
 
     Example:
         >>> from shapely import box

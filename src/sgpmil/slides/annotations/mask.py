@@ -15,8 +15,6 @@ from sgpmil.slides.annotations.regions import Annotations, Region
 from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading.tiff_file import quiet_tifffile
 
-__all__ = ["AnnotationMask", "mask_polygons", "rasterise", "read_mask"]
-
 MOST_PIXELS = 2**25
 """Pixels of the largest level of a pyramid that is read: 33 million."""
 
@@ -90,9 +88,6 @@ def read_mask(
 def mask_polygons(mask: AnnotationMask) -> Annotations:
     """Turn a mask into the outlines of its pixels.
 
-    Args:
-        mask: Mask of a slide.
-
     Example:
         >>> mask_polygons(AnnotationMask(np.eye(2, dtype=bool), 4.0)).positive_area().area
         32.0
@@ -154,11 +149,6 @@ def rasterise(
     annotations: Annotations | AnnotationMask, downsample: int, shape: tuple[int, int]
 ) -> Bool[np.ndarray, "h w"]:
     """Return for each pixel of a reduced slide whether its centre is positive.
-
-    Args:
-        annotations: Annotations of the slide.
-        downsample: Side of a pixel in level-0 pixels.
-        shape: Rows and columns of the image.
 
     Example:
         >>> from shapely import box

@@ -8,8 +8,6 @@ from sgpmil.slides.annotations.mask import AnnotationMask
 from sgpmil.slides.annotations.regions import Annotations
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["patch_coverage", "patch_labels"]
-
 TOLERANCE = 1e-9
 """Rounding error allowed below `min_coverage`."""
 

@@ -15,8 +15,6 @@ from sgpmil.shapes import Float
 from sgpmil.slides.annotations.regions import Region, SkippedRegionWarning
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["area_of_rings", "read_asap_xml", "read_geojson"]
-
 _FEWEST_POINTS = 3
 
 
@@ -79,9 +77,6 @@ def read_asap_xml(path: str | os.PathLike[str]) -> tuple[Region, ...]:
     ``Annotations/Annotation[@PartOfGroup]/Coordinates/Coordinate[@Order, @X, @Y]``: points are
     taken in their order. A spline is read as the polygon of its points. Objects that are no area
     (dots, measurements, fewer than three points) are left out with a warning.
-
-    Args:
-        path: File to read.
 
     Raises:
         AnnotationError: The file is missing, damaged, or not ASAP's.
@@ -147,9 +142,6 @@ def read_geojson(path: str | os.PathLike[str]) -> tuple[Region, ...]:
     a ``MultiPolygon`` or a ``GeometryCollection`` of them, in level-0 pixels. The name is
     ``properties.classification.name`` (or ``names``, joined by ": "). Objects that are no area
     (points, lines, fewer than three points) are left out with a warning.
-
-    Args:
-        path: File to read.
 
     Raises:
         AnnotationError: The file is missing, damaged, or not GeoJSON.

@@ -7,17 +7,6 @@ from typing import Literal
 from sgpmil.errors import AnnotationError
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = [
-    "CAMELYON",
-    "Annotations",
-    "Region",
-    "RegionRule",
-    "SkippedRegionWarning",
-    "Unannotated",
-    "bracs_rule",
-    "select_regions",
-]
-
 Unannotated = Literal["negative", "unknown"]
 """Label of tissue outside every region: `negative` if the annotation is exhaustive."""
 
@@ -96,11 +85,6 @@ class Annotations:
 
 def select_regions(regions: Sequence[Region], rule: RegionRule, where: str) -> Annotations:
     """Sort regions into positive and negative ones, and cut the excluded ones out of both.
-
-    Args:
-        regions: Regions of one slide.
-        rule: Which are positive.
-        where: What holds them, for the message.
 
     Raises:
         AnnotationError: A name is not among those of the rule, or the rule names none and the

@@ -17,8 +17,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["ConchTower", "conch_weights", "positions_on_grid", "timm_names"]
-
 
 def positions_on_grid(
     positions: torch.Tensor, grid: int, interpolation: Literal["bilinear", "bicubic"]
@@ -76,10 +74,6 @@ def timm_names(weights: Mapping[str, torch.Tensor], grid: int) -> dict[str, torc
     Other names stay, so that a checkpoint in timm's names passes unchanged, and a wrong checkpoint
     is refused by name later. Positions learned on another grid are interpolated as transformers
     does it, with cubic weights and without antialiasing.
-
-    Args:
-        weights: Tensors by name.
-        grid: Tokens on a side of the image.
     """
     named: dict[str, torch.Tensor] = {}
     for name, value in weights.items():
@@ -147,11 +141,7 @@ class ConchTower(nn.Module):
         self.ln_contrast = nn.LayerNorm(dim)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Embed normalised images.
-
-        Args:
-            images: The images.
-        """
+        """Embed normalised images."""
         trunk: Any = self.trunk
         return self.ln_contrast(self.attn_pool_contrast(trunk.forward_features(images)))
 

@@ -12,8 +12,6 @@ from torch import nn
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.encoder import require
 
-__all__ = ["download_weights", "hub_failure", "load_weights", "read_weights", "weights_file"]
-
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names of weight files in a repository of Hugging Face's hub, the preferred one first."""
 
@@ -29,9 +27,6 @@ _LEFTOVERS = ("mask_token",)
 
 def weights_file(path: Path) -> Path:
     """Return the weight file of a path: itself, or the one in a folder (a snapshot of a hub).
-
-    Args:
-        path: A file or a folder.
 
     Raises:
         EncoderError: There is none, or there are several.
@@ -58,9 +53,6 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     The file is of safetensors or of torch. Its tensors may be nested under ``state_dict``,
     ``model`` or ``teacher``, and have the prefixes of wrappers. Only tensors are read, so that a
     checkpoint cannot run code.
-
-    Args:
-        path: A file, or a folder with one.
 
     Raises:
         EncoderError: The file is missing, damaged or not a checkpoint.
@@ -165,12 +157,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def hub_failure(repository: str, error: Exception | None) -> EncoderError:
-    """Return the error of a failed download, with what to do about it.
-
-    Args:
-        repository: ``owner/name``.
-        error: The cause.
-    """
+    """Return the error of a failed download, with what to do about it."""
     words = " ".join(str(error).split())[:160]
     return EncoderError(
         f"Expected the weights of '{repository}' from Hugging Face's hub or its cache, but they "
@@ -185,9 +172,6 @@ def download_weights(repository: str) -> Path:
 
     A cached file is used without asking the hub: a second run depends neither on the network nor
     on later uploads. With ``HF_HUB_OFFLINE=1`` the hub is never asked.
-
-    Args:
-        repository: ``owner/name``.
 
     Raises:
         EncoderError: It is neither cached nor reachable, or its licence is not accepted.

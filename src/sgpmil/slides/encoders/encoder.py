@@ -24,20 +24,6 @@ from sgpmil.shapes import Float, UInt8
 from sgpmil.slides.optional_part import require_package
 from sgpmil.torchvision_import import mend_torchvision
 
-__all__ = [
-    "DTYPES",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "Encoder",
-    "Interpolation",
-    "Network",
-    "NetworkEncoder",
-    "PatchTransform",
-    "Precision",
-    "fingerprint",
-    "require",
-]
-
 Interpolation = Literal["bilinear", "bicubic"]
 Precision = Literal["float32", "float16", "bfloat16"]
 Channels = tuple[float, float, float]
@@ -53,10 +39,6 @@ IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 def require(name: str, install: str = "'sgpmil[encoders]'") -> None:
     """Check that a package is installed, and mend torchvision where it does not fit torch.
-
-    Args:
-        name: Name of the package.
-        install: Requirement that pip installs.
 
     Raises:
         MissingPartError: It is not installed.
@@ -91,11 +73,7 @@ class PatchTransform:
             raise ValueError(f"Standard deviations are positive, not {self.std}.")
 
     def __call__(self, patches: UInt8[torch.Tensor, "B H W 3"]) -> Float[torch.Tensor, "B 3 S S"]:
-        """Transform a batch, on its device.
-
-        Args:
-            patches: Square patches.
-        """
+        """Transform a batch, on its device."""
         images = patches.permute(0, 3, 1, 2).float()
         side = self.resize or self.size
         if images.shape[-1] != side:
@@ -177,9 +155,6 @@ class Encoder(ABC):
     def encode(self, patches: UInt8[torch.Tensor, "B H W 3"]) -> Float[torch.Tensor, "B D"]:
         """Encode a batch.
 
-        Args:
-            patches: Square RGB patches, on any device.
-
         Returns:
             One embedding for each patch, on the CPU.
 
@@ -231,9 +206,6 @@ class NetworkEncoder(Encoder):
 
     def encode(self, patches: UInt8[torch.Tensor, "B H W 3"]) -> Float[torch.Tensor, "B D"]:
         """Encode a batch.
-
-        Args:
-            patches: Square RGB patches, on any device.
 
         Returns:
             One float32 embedding for each patch, on the CPU.

@@ -11,8 +11,6 @@ from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.checkpoints import hub_failure, load_weights, read_weights
 from sgpmil.slides.encoders.encoder import Interpolation, Network, PatchTransform, require
 
-__all__ = ["load_timm", "load_transformers"]
-
 _HUB = ("hf-hub:", "hf_hub:")
 
 

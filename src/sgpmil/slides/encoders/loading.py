@@ -12,8 +12,6 @@ from sgpmil.slides.encoders.libraries import load_timm, load_transformers
 from sgpmil.slides.encoders.own_models import MODEL_SUFFIXES, load_model_file, load_own_class
 from sgpmil.slides.encoders.registry import DEFAULT_ENCODER, find_entry
 
-__all__ = ["load_encoder"]
-
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 

@@ -27,15 +27,6 @@ from sgpmil.slides.encoders.encoder import (
 )
 from sgpmil.torchvision_import import mend_torchvision
 
-__all__ = [
-    "MODEL_SUFFIXES",
-    "PatchNetwork",
-    "class_transform",
-    "load_class",
-    "load_model_file",
-    "load_own_class",
-]
-
 MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript", ".onnx")
 
 
@@ -174,11 +165,7 @@ class PatchNetwork(Protocol):
     input_size: int
 
     def __call__(self, images: torch.Tensor, /) -> torch.Tensor:
-        """Embed normalised images (B×3×S×S) as B×D.
-
-        Args:
-            images: The images.
-        """
+        """Embed normalised images (B×3×S×S) as B×D."""
 
 
 def load_own_class(name: str, weights: Path | None = None) -> Network:
@@ -236,10 +223,6 @@ def load_class(
 
 def class_transform(network: Any, path: str) -> tuple[PatchTransform, Precision]:
     """Return the transform and the precision that the attributes of a class describe.
-
-    Args:
-        network: The class, or an instance of it.
-        path: ``package.module:ClassName``, for messages.
 
     Raises:
         EncoderError: The attributes describe no transform.

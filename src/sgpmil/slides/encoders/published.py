@@ -18,8 +18,6 @@ from sgpmil.slides.encoders.checkpoints import download_weights, load_weights, r
 from sgpmil.slides.encoders.encoder import Network, PatchTransform, require
 from sgpmil.slides.encoders.registry import DEFAULT_ENCODER, EncoderEntry, register_entry
 
-__all__ = ["Pooled", "PublishedEncoder", "build_trunk"]
-
 Pooling = Literal["token", "token+mean", "attention", "mean", "mean of layer 3"]
 Layout = Literal["timm", "transformers", "conch", "efficientnet-lite"]
 
@@ -76,9 +74,6 @@ def build_trunk(entry: PublishedEncoder) -> nn.Module:
     """Build the network that the weights of an encoder fit, on the meta device.
 
     Nothing is initialised, so that even the largest network takes no time and no memory.
-
-    Args:
-        entry: The encoder.
     """
     with torch.device("meta"):
         if entry.layout == "efficientnet-lite":
@@ -127,11 +122,7 @@ class Pooled(nn.Module):
         self.pooling = entry.pooling
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Embed normalised images (B×3×S×S).
-
-        Args:
-            images: The images.
-        """
+        """Embed normalised images (B×3×S×S)."""
         trunk = self.trunk
         if self.pooling == "token+mean":
             tokens = trunk.forward_features(images)

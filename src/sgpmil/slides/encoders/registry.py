@@ -16,16 +16,6 @@ from sgpmil.plugins import load_plugins
 from sgpmil.slides.encoders.encoder import Network, PatchTransform, Precision
 from sgpmil.slides.encoders.own_models import class_transform, load_class
 
-__all__ = [
-    "DEFAULT_ENCODER",
-    "EncoderEntry",
-    "encoder_rows",
-    "find_entry",
-    "list_encoders",
-    "register_encoder",
-    "register_entry",
-]
-
 DEFAULT_ENCODER = "efficientnet-lite0"
 
 _Class = TypeVar("_Class", bound=type)
@@ -83,9 +73,6 @@ _ENTRIES: dict[str, EncoderEntry] = {}
 
 def register_entry(entry: EncoderEntry) -> None:
     """Register an encoder under its name and its aliases.
-
-    Args:
-        entry: The encoder.
 
     Raises:
         EncoderError: Another encoder has one of the names.
@@ -156,9 +143,6 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
 
 def find_entry(name: str) -> EncoderEntry:
     """Return the encoder of a name or alias; case, dashes and underscores do not matter.
-
-    Args:
-        name: Name, e.g. ``uni_v2``, ``UNI2-h``.
 
     Raises:
         EncoderError: There is none of that name.

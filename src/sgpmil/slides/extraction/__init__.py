@@ -36,18 +36,10 @@ else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "ExtractOptions": "extract",
-            "ExtractedFolder": "extract",
-            "Extraction": "encoding",
-            "ExtractionProgress": "progress",
-            "ExtractionSettings": "jobs",
-            "SlideJob": "jobs",
-            "SlideOutcome": "jobs",
-            "extract_folder": "extract",
-            "extract_slides": "encoding",
-            "extraction_progress": "progress",
-            "place_patches_of": "extract",
-            "slide_jobs": "jobs",
+            "encoding": "Extraction extract_slides",
+            "extract": "ExtractOptions ExtractedFolder extract_folder place_patches_of",
+            "jobs": "ExtractionSettings SlideJob SlideOutcome slide_jobs",
+            "progress": "ExtractionProgress extraction_progress",
         },
     )
 

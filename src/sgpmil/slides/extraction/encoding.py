@@ -31,8 +31,6 @@ from sgpmil.slides.extraction.tile_stream import SlideBegin, SlideEnd, TileBatch
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, FeatureWriter, read_coords, write_coords
 
-__all__ = ["Extraction", "extract_slides"]
-
 _FINGERPRINT = "encoder_fingerprint"
 
 

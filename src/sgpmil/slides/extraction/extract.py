@@ -28,8 +28,6 @@ from sgpmil.slides.extraction.progress import ExtractionProgress, extraction_pro
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 
-__all__ = ["ExtractOptions", "ExtractedFolder", "extract_folder", "place_patches_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractOptions(Options):
@@ -160,12 +158,6 @@ def place_patches_of(
     progress: ExtractionProgress,
 ) -> tuple[SlideOutcome, ...]:
     """Write the contours, previews and coordinates of slides.
-
-    Args:
-        jobs: The slides.
-        folder: Folder to write.
-        settings: Patches and tissue.
-        progress: Progress bar.
 
     Raises:
         ExtractionError: The folder cannot be written.

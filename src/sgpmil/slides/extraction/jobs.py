@@ -10,18 +10,6 @@ from sgpmil.slides.patches import PatchSettings
 from sgpmil.slides.reading import Resolution, Slide, find_slides, read_slide_list, slide_resolution
 from sgpmil.slides.tissue import TissueSettings
 
-__all__ = [
-    "PROCESS_DIED",
-    "ExtractionSettings",
-    "FeatureType",
-    "SlideJob",
-    "SlideOutcome",
-    "Status",
-    "cannot_write",
-    "is_write_failure",
-    "slide_jobs",
-]
-
 FeatureType = Literal["float16", "float32"]
 
 
@@ -58,9 +46,6 @@ class ExtractionSettings:
 
         A CPU is fastest with batches whose activations fit its caches (EfficientNet-lite0 on one
         core: 41 patches a second in batches of 4, 21 in batches of 64).
-
-        Args:
-            device: ``cuda`` or ``cpu``, for instance.
         """
         return self.batch_size or (64 if device == "cuda" else 8)
 
@@ -98,9 +83,6 @@ class SlideJob:
     def resolution(self, slide: Slide) -> Resolution:
         """Return the resolution: stated for this slide, by its file, or for all slides.
 
-        Args:
-            slide: The slide, opened.
-
         Raises:
             SlideError: Nothing states it.
         """
@@ -108,11 +90,7 @@ class SlideJob:
         return slide_resolution(slide, given_mpp=mpp, given_magnification=magnification)
 
     def given(self, *, is_unstated: bool) -> tuple[float | None, float | None]:
-        """Return the microns per pixel and the magnification that the user states for this slide.
-
-        Args:
-            is_unstated: Whether the file states neither.
-        """
+        """Return the microns per pixel and the magnification that the user gives for a slide."""
         given = (self.mpp, self.magnification)
         if given == (None, None) and is_unstated:
             return self.unstated_mpp, self.unstated_magnification
@@ -174,21 +152,12 @@ _FOLDER_ERRORS = frozenset(
 
 
 def is_write_failure(error: BaseException) -> bool:
-    """Return whether an error means that no file can be written, so that every slide would fail.
-
-    Args:
-        error: Error of a slide.
-    """
+    """Return whether an error means that no file can be written, so that every slide would fail."""
     return isinstance(error, OSError) and error.errno in _FOLDER_ERRORS
 
 
 def cannot_write(folder: Path, error: OSError) -> ExtractionError:
-    """Return the error of a folder that cannot be written.
-
-    Args:
-        folder: The folder of the extraction.
-        error: The cause.
-    """
+    """Return the error of a folder that cannot be written."""
     return ExtractionError(
         f"Could not write to {folder}: {error.strerror or error}. Complete files stay. Run the "
         "same command again to resume."

@@ -27,8 +27,6 @@ from sgpmil.slides.patches import (
 from sgpmil.slides.reading import SlideWarning, open_slide
 from sgpmil.slides.tissue import read_contours, segment_tissue, write_contours, write_preview
 
-__all__ = ["PreparedSlide", "Record", "outdated", "prepare_slide", "stored_record"]
-
 Record = dict[str, Any]
 """Attributes of a file that record how it was made, by name."""
 
@@ -61,11 +59,6 @@ def prepare_slide(
     """Segment the tissue of a slide and place patches on it, unless the files exist.
 
     Writes the contours, a preview and the coordinates.
-
-    Args:
-        job: The slide.
-        folder: Folder of its files.
-        settings: Patches and tissue.
 
     Raises:
         SlideError: The slide cannot be read, or its magnification is unknown.
@@ -116,9 +109,6 @@ def prepare_slide(
 def stored_record(path: Path) -> Record | None:
     """Read the record of a file of coordinates or embeddings.
 
-    Args:
-        path: The file.
-
     Returns:
         Its record, which is empty in files of other tools; None if the file is damaged or absent.
     """
@@ -136,12 +126,6 @@ def outdated(
     """Return why files with this record must be made again; empty if they can be kept.
 
     Files of other tools have no record and are kept.
-
-    Args:
-        stored: Record of the file.
-        job: The slide.
-        folder: Folder of its files.
-        settings: Present settings.
     """
     contours = folder.contours(job.slide_id)
     if _CONTOURS in stored and contours.exists() and stored[_CONTOURS] != _sha256(contours):

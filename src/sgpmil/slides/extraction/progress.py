@@ -7,8 +7,6 @@ from time import perf_counter
 from sgpmil.processes import ProgressBar, progress_bar
 from sgpmil.slides.extraction.jobs import SlideOutcome
 
-__all__ = ["ExtractionProgress", "extraction_progress"]
-
 
 class ExtractionProgress:
     """Shows slides, patches per second and the time left.
@@ -55,11 +53,6 @@ class ExtractionProgress:
 
 @contextmanager
 def extraction_progress(num_slides: int, *, show: bool = True) -> Iterator[ExtractionProgress]:
-    """Show a progress bar on standard error while the block runs.
-
-    Args:
-        num_slides: Number of all slides.
-        show: Whether to show anything.
-    """
+    """Show a progress bar on standard error while the block runs."""
     with progress_bar("Extracting", num_slides, "slides", show=show) as bar:
         yield ExtractionProgress(bar)

@@ -17,8 +17,6 @@ from sgpmil.slides.extraction.preparation import PreparedSlide
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder
 
-__all__ = ["SlideBegin", "SlideEnd", "StreamItem", "TileBatch", "tile_stream"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlideBegin:
@@ -90,13 +88,6 @@ def tile_stream(
     round differently in batches of another size. While the consumer works on a batch, a thread
     gathers the next ones, and the processes decode further ahead, also into the next slides. So the
     consumer hardly ever waits.
-
-    Args:
-        jobs: The slides, in order.
-        workers: The processes that decode.
-        folder: Folder of the coordinates.
-        settings: Patches and tissue.
-        batch_size: Patches in a batch.
     """
     ready: queue.Queue[StreamItem | BaseException | None] = queue.Queue(maxsize=_READY)
     stop = threading.Event()

@@ -17,8 +17,6 @@ from sgpmil.slides.extraction.preparation import PreparedSlide, prepare_slide
 from sgpmil.slides.patches import ExtractionFolder
 from sgpmil.slides.reading import Slide, open_slide
 
-__all__ = ["TileSlots", "TileWorkers"]
-
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder of ours is made in it
 
 

@@ -13,8 +13,6 @@ from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading import Resolution, Slide, level0_side
 from sgpmil.slides.tissue.contours import Tissue
 
-__all__ = ["PatchSettings", "Patches", "place_patches"]
-
 
 @dataclass(frozen=True, slots=True)
 class PatchSettings:

@@ -10,8 +10,6 @@ import h5py
 
 from sgpmil.bags.files import temporary_sibling
 
-__all__ = ["NewHdf5File", "set_attributes"]
-
 
 class NewHdf5File:
     """An HDF5 file that appears under its name when it is whole.
@@ -157,12 +155,7 @@ class _Disk:
 
 
 def set_attributes(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None:
-    """Set attributes as TRIDENT stores them: None as the text "None", mappings as JSON.
-
-    Args:
-        dataset: What they are of.
-        attributes: Value of each name.
-    """
+    """Set attributes as TRIDENT stores them: None as the text "None", mappings as JSON."""
     for name, value in attributes.items():
         if value is None:
             value = "None"

@@ -27,8 +27,6 @@ from sgpmil.shapes import Float
 from sgpmil.slides.patches.grid import Patches, PatchSettings
 from sgpmil.slides.patches.hdf5_file import NewHdf5File, set_attributes
 
-__all__ = ["ExtractionFolder", "FeatureWriter", "add_coords", "read_coords", "write_coords"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExtractionFolder:
@@ -49,12 +47,7 @@ class ExtractionFolder:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str], settings: PatchSettings) -> "ExtractionFolder":
-        """Name the folder for patches of these settings.
-
-        Args:
-            root: The folder of the extraction.
-            settings: Size, resolution and overlap of the patches.
-        """
+        """Name the folder for patches of these settings."""
         if settings.magnification is not None:
             scale = f"{settings.magnification:.10g}x"
         else:
@@ -114,11 +107,6 @@ def write_coords(
     The dataset `coords` (int64, a row (x, y) for each patch) has the geometry in its attributes.
     The same patches give the same bytes.
 
-    Args:
-        path: File to write, whole or not at all.
-        patches: The patches.
-        attributes: Other attributes, by name.
-
     Raises:
         OSError: The file cannot be written.
     """
@@ -129,13 +117,7 @@ def write_coords(
 def add_coords(
     new: NewHdf5File, patches: Patches, attributes: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the dataset `coords` into a new file.
-
-    Args:
-        new: The file.
-        patches: The patches.
-        attributes: Other attributes, by name.
-    """
+    """Write the dataset `coords` into a new file."""
     width, height = (None, None) if patches.slide_size is None else patches.slide_size
     dataset = new.file.create_dataset(
         "coords",
@@ -166,9 +148,6 @@ def read_coords(path: str | os.PathLike[str]) -> Patches:
 
     CLAM stores the side in pixels of a level, and the level's downsample. (`custom_downsample`,
     of old files, makes the encoded picture smaller, not the patch.)
-
-    Args:
-        path: File to read.
 
     Raises:
         ExtractionError: The file is missing or damaged, or does not say how large its patches are.
@@ -301,9 +280,6 @@ class FeatureWriter:
 
     def append(self, features: Float[np.ndarray, "K D"]) -> None:
         """Write the embeddings of the next patches.
-
-        Args:
-            features: A row for each patch.
 
         Raises:
             ExtractionError: They are too many, of another length, or not finite on disk.

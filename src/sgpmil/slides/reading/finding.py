@@ -9,17 +9,6 @@ from pathlib import Path
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.errors import SlideError
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "SUFFIXES",
-    "ListedSlide",
-    "dicom_files",
-    "find_slides",
-    "is_slide_file",
-    "read_slide_list",
-    "unique_slides",
-]
-
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 """Suffixes of images that are slides of one level."""
 
@@ -36,9 +25,6 @@ _HAMAMATSU = (".vms", ".vmu")
 def is_slide_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file has the suffix of a slide and is not hidden.
 
-    Args:
-        path: The file; it need not exist.
-
     Example:
         >>> is_slide_file("a.b.SVS"), is_slide_file("._a.svs"), is_slide_file("a.csv")
         (True, False, False)
@@ -52,10 +38,6 @@ def find_slides(folder: str | os.PathLike[str], *, recursive: bool = False) -> l
 
     A subfolder of DICOM files is a slide. Hidden files, and the images that are part of a slide
     in Hamamatsu's VMS format, are left out.
-
-    Args:
-        folder: The folder.
-        recursive: Whether to search its subfolders, too.
 
     Raises:
         SlideError: There is no such folder, or no slide in it, or two slides have one name.
@@ -85,9 +67,6 @@ def find_slides(folder: str | os.PathLike[str], *, recursive: bool = False) -> l
 def unique_slides(slides: list[Path]) -> list[Path]:
     """Refuse two slides of one name: one's embeddings would overwrite the other's.
 
-    Args:
-        slides: Slide files.
-
     Raises:
         SlideError: Two have one name.
     """
@@ -104,11 +83,7 @@ def unique_slides(slides: list[Path]) -> list[Path]:
 
 
 def dicom_files(folder: Path) -> list[Path]:
-    """List the DICOM files in a folder, the largest first.
-
-    Args:
-        folder: The folder.
-    """
+    """List the DICOM files in a folder, the largest first."""
     files = [
         file
         for file in folder.iterdir()

@@ -13,8 +13,6 @@ from sgpmil.slides.reading.pixels import Colours, clipped_window, to_rgb
 from sgpmil.slides.reading.resolution import mpp_of_density
 from sgpmil.slides.reading.slide import Level, Slide, reason
 
-__all__ = ["ImageSlide"]
-
 MOST_PIXELS = 2**27
 """Pixels of the largest image that is read: 134 million, or 400 MB once decoded."""
 

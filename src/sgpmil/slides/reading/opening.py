@@ -11,8 +11,6 @@ from sgpmil.slides.reading.openslide_file import OpenSlideFile
 from sgpmil.slides.reading.slide import CutShortError, Slide
 from sgpmil.slides.reading.tiff_file import TiffSlide
 
-__all__ = ["open_slide"]
-
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _PNG_START, _JPEG_START = b"\x89PNG", b"\xff\xd8\xff"
 _OTHER_STARTS = {

@@ -12,8 +12,6 @@ from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading.resolution import plausible_mpp, positive_number
 from sgpmil.slides.reading.slide import Level, Slide, reason, unreadable_pixels
 
-__all__ = ["OpenSlideFile"]
-
 MOST_TILE_PIXELS = 2**27
 """Pixels of the largest tile that is read: 134 million."""
 

@@ -9,8 +9,6 @@ import numpy as np
 from sgpmil.shapes import UInt8
 from sgpmil.slides.optional_part import require_package
 
-__all__ = ["Colours", "clipped_window", "resize", "to_rgb"]
-
 Kind = Literal["grey", "inverted grey", "rgb", "cmyk", "palette"]
 Alpha = Literal["none", "straight", "premultiplied"]
 _COUNT = {"grey": 1, "inverted grey": 1, "rgb": 3, "cmyk": 4, "palette": 1}
@@ -122,11 +120,6 @@ def resize(
     borders. OpenCV's ``INTER_AREA`` weighs parts of pixels; Pillow's ``BOX`` counts a source
     pixel wholly or not at all, which is the same for whole $s$ only and errs by tens of grey
     levels at $s = 1.5$. Enlarging (a target finer than the slide by rounding) is bilinear.
-
-    Args:
-        image: The image.
-        width: Width of the result in pixels.
-        height: Height of the result in pixels.
     """
     before = (image.shape[1], image.shape[0])
     if before == (width, height):

@@ -9,20 +9,6 @@ from xml.etree import ElementTree
 from sgpmil.errors import SlideError
 from sgpmil.slides.reading.slide import Slide
 
-__all__ = [
-    "Optics",
-    "Resolution",
-    "SlideWarning",
-    "level0_side",
-    "mpp_of_density",
-    "nominal_magnification",
-    "plausible_mpp",
-    "positive_number",
-    "read_aperio",
-    "read_ome",
-    "slide_resolution",
-]
-
 FINEST_MPP, COARSEST_MPP = 0.02, 10.0
 """Microns a pixel that a microscope gives: from beyond 100× oil to 1×. Print resolutions that
 programs write unasked are coarser (72 dpi is 353, 96 dpi 265, 2400 dpi 10.6 microns)."""
@@ -100,11 +86,6 @@ def plausible_mpp(x: float | None, y: float | None) -> float | None:
 def mpp_of_density(x: float | None, y: float | None, unit: str) -> float | None:
     """Return the side of a pixel in microns, from the pixels per unit of length.
 
-    Args:
-        x: Pixels in a unit along x.
-        y: Pixels in a unit along y.
-        unit: Name of the unit.
-
     Example:
         >>> mpp_of_density(40000.0, 40000.0, "cm")
         0.25
@@ -157,9 +138,6 @@ def read_ome(xml: str, size: tuple[int, int]) -> Optics:
 
 def read_aperio(description: str) -> Optics:
     """Read what Aperio's description of an image says: fields ``|MPP = 0.25|AppMag = 40|``.
-
-    Args:
-        description: The description.
 
     Example:
         >>> read_aperio("Aperio Image Library|AppMag = 40|MPP = 0.2525")
@@ -231,9 +209,6 @@ class Resolution:
 def nominal_magnification(mpp: float) -> float:
     r"""Return the magnification of a pixel size: $10/\mathrm{mpp}$, or a nominal one within 15 %.
 
-    Args:
-        mpp: Microns per pixel.
-
     Example:
         >>> nominal_magnification(0.499), nominal_magnification(0.2277)
         (20.0, 40.0)
@@ -251,11 +226,6 @@ def slide_resolution(
     The file's microns per pixel count first, then its objective power. A given resolution completes
     what the file does not state. If it contradicts the file by more than 10 %, it wins, with a
     warning, because the user gave it for this slide.
-
-    Args:
-        slide: The slide.
-        given_mpp: Microns per level-0 pixel, from the user.
-        given_magnification: Magnification of level 0, from the user.
 
     Raises:
         SlideError: Nothing is known, or what is given is impossible.

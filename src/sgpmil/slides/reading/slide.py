@@ -12,16 +12,6 @@ from sgpmil.errors import SlideError
 from sgpmil.shapes import UInt8
 from sgpmil.slides.reading.pixels import resize
 
-__all__ = [
-    "CutShortError",
-    "Level",
-    "Slide",
-    "cut_short",
-    "level_downsample",
-    "reason",
-    "unreadable_pixels",
-]
-
 _SPEAKING = (OSError, ValueError, RuntimeError, MemoryError, SyntaxError)
 
 
@@ -30,13 +20,7 @@ class CutShortError(SlideError):
 
 
 def cut_short(needed: int, found: int, where: str) -> CutShortError:
-    """Return the error of a file that is cut short.
-
-    Args:
-        needed: Least number of bytes.
-        found: Number of bytes.
-        where: Name of the file.
-    """
+    """Return the error of a file that is cut short."""
     return CutShortError(
         f"Expected at least {needed:,} bytes in {where}, but got {found:,}: the file is cut short. "
         "Copy it again from its source."
@@ -45,9 +29,6 @@ def cut_short(needed: int, found: int, where: str) -> CutShortError:
 
 def reason(error: Exception) -> str:
     """Return in a few words why a library could not read a file.
-
-    Args:
-        error: Error of the library.
 
     Example:
         >>> reason(OSError("truncated file.")), reason(ZeroDivisionError("division by zero"))
@@ -60,15 +41,7 @@ def reason(error: Exception) -> str:
 
 
 def unreadable_pixels(path: Path, x: int, y: int, level: int, error: Exception) -> SlideError:
-    """Return the error of a part of a slide that cannot be read.
-
-    Args:
-        path: The file.
-        x: Left edge of the window in level-0 pixels.
-        y: Top edge of the window in level-0 pixels.
-        level: Number of the level.
-        error: Error of the library.
-    """
+    """Return the error of a part of a slide that cannot be read."""
     return SlideError(
         f"Expected pixels at x = {x}, y = {y} of level {level} in '{path}', but they cannot be "
         f"read ({reason(error)}). The file is damaged: copy it again from its source."
@@ -132,13 +105,6 @@ class Slide(ABC):
     ) -> UInt8[np.ndarray, "h w 3"]:
         """Read a window, whole or partly outside the image too.
 
-        Args:
-            x: Left edge in level-0 pixels.
-            y: Top edge in level-0 pixels.
-            width: Width in pixels of the level.
-            height: Height in pixels of the level.
-            level: Number of the level.
-
         Raises:
             SlideError: There is no such level or size, or the file is damaged there.
         """
@@ -162,12 +128,6 @@ class Slide(ABC):
         invented and none is missed; its $n = \mathrm{side}/\delta$ pixels are then averaged over
         the area of each result pixel. Where $n = \mathrm{size}$ the pixels are the file's own.
 
-        Args:
-            x: Left edge in level-0 pixels.
-            y: Top edge in level-0 pixels.
-            side: Side of the square in level-0 pixels.
-            size: Side of the result in pixels.
-
         Raises:
             SlideError: The square has no area, or the file is damaged there.
         """
@@ -181,11 +141,7 @@ class Slide(ABC):
         return resize(self._read(x, y, pixels, pixels, level), size, size)
 
     def level_for(self, downsample: float) -> int:
-        """Return the number of the coarsest level that is at least as fine as asked.
-
-        Args:
-            downsample: Side of a wanted pixel in level-0 pixels.
-        """
+        """Return the number of the coarsest level that is at least as fine as asked."""
         limit = downsample * (1 + _ROUNDING)
         fine = (number for number, level in enumerate(self.levels) if level.downsample <= limit)
         return max(fine, default=0)
@@ -258,10 +214,6 @@ def level_downsample(full: tuple[int, int], reduced: tuple[int, int]) -> float:
     """Return how many times smaller a level is.
 
     It is a power of two, or else a whole number, where rounding allows one.
-
-    Args:
-        full: Width and height of level 0.
-        reduced: Width and height of the level.
 
     Example:
         >>> level_downsample((4443, 3567), (2221, 1783))

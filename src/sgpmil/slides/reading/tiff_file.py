@@ -33,8 +33,6 @@ from sgpmil.slides.reading.slide import (
 )
 from sgpmil.slides.reading.tiff_pixels import TiffPixels, TileCache, find_levels
 
-__all__ = ["TiffSlide", "check_chain", "quiet_tifffile"]
-
 CACHE_BYTES = 2**26
 """Bytes of decoded tiles that an open slide keeps: 64 MiB."""
 
@@ -169,10 +167,6 @@ def check_chain(file: BufferedIOBase, where: str) -> None:
     """Refuse a TIFF whose pages lie partly beyond its end.
 
     Readers take such a file for one of fewer pages, hence of fewer levels.
-
-    Args:
-        file: The file.
-        where: Name of the file, for messages.
 
     Raises:
         CutShortError: A page lies beyond the end.

@@ -12,8 +12,6 @@ from sgpmil.shapes import UInt8
 from sgpmil.slides.reading.pixels import Colours, to_rgb
 from sgpmil.slides.reading.slide import cut_short, level_downsample
 
-__all__ = ["TiffLevel", "TiffPixels", "TileCache", "find_levels"]
-
 MOST_TILE_PIXELS = 2**27
 """Pixels of the largest tile or strip that is decoded: 134 million."""
 
@@ -62,10 +60,6 @@ def find_levels(tiff: Any, where: str) -> tuple[TiffLevel, ...]:
 
     Levels are in SubIFDs of the largest page, or in pages that are marked as reduced and have its
     shape. Labels, overviews and other images are left out.
-
-    Args:
-        tiff: The file, opened by tifffile.
-        where: Name of the file, for messages.
 
     Raises:
         SlideError: There is no image, or it is a stack or has channels that are no colours.

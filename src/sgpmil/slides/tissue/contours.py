@@ -13,8 +13,6 @@ from sgpmil.shapes import Bool, Float
 from sgpmil.slides.annotations.region_files import read_geojson
 from sgpmil.slides.optional_part import Geometry, require_package
 
-__all__ = ["Tissue", "outline", "read_contours", "write_contours"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tissue:
@@ -91,10 +89,6 @@ def write_contours(path: str | os.PathLike[str], tissue: Tissue) -> None:
     A ``FeatureCollection`` of polygons in level-0 pixels, of the class "tissue". The same tissue
     gives the same bytes: pieces, corners and ids follow from the area alone.
 
-    Args:
-        path: File to write, whole or not at all.
-        tissue: The tissue.
-
     Raises:
         OSError: The file cannot be written.
     """
@@ -132,9 +126,6 @@ def read_contours(path: str | os.PathLike[str]) -> Tissue:
 
     Regions whose class is named like a hole (Ignore*, exclude, background, artefact, …) are cut
     out of all others; regions of any other class are tissue.
-
-    Args:
-        path: File to read.
 
     Raises:
         AnnotationError: The file is missing, damaged, or not GeoJSON.

@@ -11,8 +11,6 @@ from sgpmil.slides.optional_part import Geometry, require_package
 from sgpmil.slides.reading import Slide
 from sgpmil.slides.tissue.contours import Tissue
 
-__all__ = ["write_preview"]
-
 LONGEST = 1600
 """Longer side of the picture in pixels."""
 

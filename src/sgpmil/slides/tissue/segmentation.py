@@ -11,16 +11,6 @@ from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading import Resolution, Slide
 from sgpmil.slides.tissue.contours import Tissue, outline
 
-__all__ = [
-    "TissueSettings",
-    "find_fat",
-    "find_ink",
-    "segment_tissue",
-    "staining",
-    "staining_threshold",
-    "tissue_mask",
-]
-
 MOST_PIXELS = 2**23
 """Pixels of the largest image that is segmented: 8 million, which need some 600 MB."""
 
@@ -95,13 +85,7 @@ def segment_tissue(
 def tissue_mask(
     image: UInt8[np.ndarray, "h w 3"], pixel: float, settings: TissueSettings
 ) -> Bool[np.ndarray, "h w"]:
-    """Return which pixels of an image are tissue.
-
-    Args:
-        image: The reduced slide.
-        pixel: Side of a pixel in microns.
-        settings: Settings of the segmentation.
-    """
+    """Return which pixels of an image are tissue."""
     require_package("cv2")
     import cv2
 
@@ -190,10 +174,6 @@ def staining(
     the glass were white. Shadows, dust and uneven light change I by one factor in all channels
     and so not s. Glass is bright and colourless or yellowish, and never more purple than that,
     as tissue is. Where no pixel looks like glass, all is tissue, and g is white.
-
-    Args:
-        image: RGB from 0 to 255.
-        usable: Pixels that are neither ink nor filling.
     """
     brightest, darkest = image.max(axis=2), image.min(axis=2)
     red, green, blue = (image[:, :, channel] for channel in range(3))
@@ -220,11 +200,6 @@ def staining_threshold(
     and glass is far from both. It is held between what is never tissue (faint, or within six
     standard deviations of the glass) and what always is, so that a slide of nothing but glass,
     or nothing but tissue, is not split in two.
-
-    Args:
-        stain: Staining of each pixel.
-        seen: Pixels that are neither ink nor filling.
-        glass: Pixels that look like glass.
     """
     import cv2
 
@@ -262,12 +237,6 @@ def find_fat(
     Over a window the size of a cell, the staining of what is not stained tissue has a mean and
     a standard deviation. Both are larger in fat than on glass; a tint of the glass raises the
     mean alone, and grey dust neither.
-
-    Args:
-        stain: Staining of each pixel.
-        stained: Pixels that are stained tissue or ink.
-        glass: Pixels that look like glass.
-        pixel: Side of a pixel in microns.
     """
     import cv2
 
@@ -312,10 +281,6 @@ def find_ink(image: Float[np.ndarray, "h w 3"], pixel: float) -> Bool[np.ndarray
 
     Of each kind a vivid core must be there; from it, paler pixels of the same kind are followed
     a short way, over the blurred edge of the stroke.
-
-    Args:
-        image: RGB from 0 to 255.
-        pixel: Side of a pixel in microns.
     """
     red, green, blue = (np.ascontiguousarray(image[:, :, channel]) for channel in range(3))
     highest = np.maximum(image.max(axis=2), 1.0)
