@@ -1,8 +1,7 @@
-"""Options of what the package does: one frozen dataclass for Python and for the command line.
+"""Options of commands: one frozen dataclass for Python and for the command line.
 
-``sgpmil predict`` calls ``sgpmil.runs.predict_slides(PredictOptions(...))``: the names, types,
-defaults and descriptions of its options are the fields of ``PredictOptions`` and their texts in the
-docstring.
+``sgpmil predict`` calls ``sgpmil.runs.predict.predict_folder(PredictOptions(...))``. The fields of
+``PredictOptions`` give the options their names, types and defaults; its docstring describes them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A torchvision that does not fit torch is made importable.
+"""Import of a torchvision that does not fit torch.
 
 Package indexes serve torchvision as a CUDA build, whose operators cannot be loaded beside a torch
 for the CPU: ``import torchvision`` then stops with "operator torchvision::nms does not exist", and

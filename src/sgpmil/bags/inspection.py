@@ -92,7 +92,7 @@ class Inspection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the bags can be trained on as they are; empty slides are merely left out."""
+        """Return whether the bags can be trained on as they are; empty slides are left out."""
         faults = (self.missing, self.unlabelled, self.duplicates, self.unreadable, self.non_finite)
         return not any(faults) and len(self.feature_dims) == 1 and len(self.class_counts) != 1
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. One file a command."""
+"""The command line: each command parses options, calls one function and prints its result."""
 
 import os
 

@@ -13,6 +13,6 @@ model_table       the table of that study
 mnist             bags of MNIST images
 classic_mil       the classic sets of multiple instance learning
 bench             time and memory of every model on random bags
-peak_memory       the most memory that a block takes
+peak_memory       peak memory of a block of code
 ================  ==============================================================================
 """

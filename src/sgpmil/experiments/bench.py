@@ -36,7 +36,7 @@ from sgpmil.training.settings import resolve_training
 
 @dataclass(frozen=True)
 class Workload:
-    """How many bags, and how large.
+    """Number and sizes of the bags of a benchmark.
 
     Args:
         train_bags: Bags to train on.
@@ -105,7 +105,7 @@ _WARM_UP = {"cpu": 1, "cuda": 2}
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is measured.
+    """Settings of a benchmark.
 
     Args:
         models: Names of the models.
@@ -139,7 +139,7 @@ class BenchSettings:
 
     @property
     def training(self) -> dict[str, Any]:
-        """What is asked of every model's training."""
+        """Training settings that every model takes instead of its own."""
         given = {"bags_per_step": self.bags_per_step, "precision": self.precision}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -174,7 +174,7 @@ class GrowthPoint:
     """Time and memory at one size.
 
     Args:
-        along: Whether the bag's instances or the number of bags is what grows.
+        along: Quantity that grows: instances of a bag, or number of bags.
         size: That number.
         job: ``train`` for forward and backward, or ``predict``.
         seconds: Median seconds.

@@ -69,7 +69,7 @@ DEMO_TRAINING = TrainingSettings(epochs=30, bags_per_step=4)
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the demo leaves.
+    """Result of the demo.
 
     Args:
         result: The cross-validation.

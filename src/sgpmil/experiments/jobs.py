@@ -92,7 +92,7 @@ class JobFile:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Every job that a folder was ever asked for (``study.json``): what a table is complete with.
+    """All jobs that were ever planned for a folder (``study.json``); with all, a table is complete.
 
     Args:
         jobs: Keys of the jobs.

@@ -40,10 +40,10 @@ class ModelSet:
     """A data set of the study.
 
     Args:
-        place: Where it lies in the folder of data sets.
+        place: Its path in the folder of data sets.
         load: Reads its bags and folds.
-        seeds: Number of seeds unless told otherwise.
-        about: What it is.
+        seeds: Default number of seeds.
+        about: Description in a sentence or two.
     """
 
     place: str
@@ -81,7 +81,7 @@ MODEL_SETS: dict[str, ModelSet] = {
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What is changed of models' own settings on some data sets.
+    """A change of models' own settings on some data sets.
 
     Args:
         reason: Why.
@@ -102,7 +102,7 @@ class Adjustment:
     max_epochs: int | None = None
 
     def applies(self, model: str, data_set: str) -> bool:
-        """Say whether a model is changed on a data set."""
+        """Return whether a model is changed on a data set."""
         chosen = not self.models or model in self.models
         return data_set in self.sets and chosen and model not in self.without
 
@@ -262,7 +262,7 @@ TIMED_EPOCHS = 3
 
 @dataclass(frozen=True)
 class Timed:
-    """What timing a model came to.
+    """Measured time of an epoch, or the error that prevented it.
 
     Args:
         data_set: Name of the data set.

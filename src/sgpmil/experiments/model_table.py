@@ -57,7 +57,7 @@ class TableRow:
         seconds_per_epoch: Median over the runs, or as timed alone.
         timed_alone: Whether no other process ran at the time.
         parameters: Number of trainable parameters.
-        at_chance: Whether the bags are told apart no better than by chance.
+        at_chance: Whether the bag AUC does not differ from chance.
     """
 
     data_set: str

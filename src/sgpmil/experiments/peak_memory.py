@@ -1,4 +1,4 @@
-"""The most memory that something takes."""
+"""Peak memory of a block of code."""
 
 import ctypes
 import threading
@@ -14,7 +14,7 @@ _EVERY = 0.005
 
 
 class PeakMemory:
-    """While it is entered, watches the memory that is taken beyond what was taken before.
+    """Context manager that measures the peak of memory above that at its start.
 
     On a GPU, what torch allocates there. On a CPU, the process's own memory: pages of files that
     are mapped are not counted, for the system takes them back when it needs them.

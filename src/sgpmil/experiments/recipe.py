@@ -1,8 +1,7 @@
-"""One YAML file, one experiment.
+"""Recipes: an experiment in one YAML file.
 
-A recipe has the sections `data`, `model` and `training`, of which the last replaces values of the
-model's own training; unknown keys are refused with their path. Keys may be written with dashes or
-underscores.
+A recipe has the sections `data`, `model` and `training`. Values of `training` replace the model's
+own. Unknown keys are refused with their path. Keys may be written with dashes or underscores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """Which bags, labels and folds.
+    """Bags, labels and folds of a recipe.
 
     Attributes:
         features: Folder of bag files, packed store, or `.npz` of many bags.
@@ -64,7 +63,7 @@ class DataSection(_Section):
 
 
 class ModelSection(_Section):
-    """Which model, and its settings.
+    """Model of a recipe, and its settings.
 
     Attributes:
         name: A name of `sgpmil.list_models`.
@@ -79,9 +78,9 @@ class Recipe(_Section):
     """An experiment.
 
     Attributes:
-        data: Which bags, labels and folds.
-        model: Which model.
-        training: How it is trained; what is left out is the model's own, of `default_training`.
+        data: Bags, labels and folds.
+        model: Model, and its settings.
+        training: Training settings; missing ones are the model's own, of `default_training`.
     """
 
     data: DataSection

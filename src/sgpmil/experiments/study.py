@@ -1,4 +1,4 @@
-"""A study: models with settings, over data sets, folds and seeds, a file a finished job.
+"""Studies: models with settings, over data sets, folds and seeds; one file for each finished job.
 
 A *variant* is a model with settings; a *job* is one variant on one fold of one data set with one
 seed. `run_jobs` trains and tests what is not done yet, in processes of one thread each. Every job

@@ -22,7 +22,7 @@ from sgpmil.training.cross_validation import CrossValidation, cross_validate
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(ColumnOptions):
-    """Options of `train`. Without a value, the recipe's counts, and else the model's own.
+    """Options of `train`. A missing value is the recipe's, or else the model's own.
 
     Args:
         recipe: Recipe: a YAML file, or one of the package's own (paper, released). The other
@@ -32,7 +32,7 @@ class TrainOptions(ColumnOptions):
         splits: CLAM, Patho-Bench or STAMP splits. Without them, five patient-grouped folds are
             made.
         run: Folder of the run.
-        model: Name of the model (sgpmil list_models). Each has its own training settings.
+        model: Name of the model, such as sgpmil or abmil. Each model has its own training settings.
         preset: Settings of the model: default; released for most; paper for sgpmil; vis and enc for
             bayesmil. Training settings stay; the recipe paper has both.
         epochs: Number of epochs.
@@ -43,7 +43,7 @@ class TrainOptions(ColumnOptions):
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         devices: GPUs that divide the bags of each step among them; on the CPU, processes.
         num_nodes: Number of machines that train together.
-        strategy: Lightning Fabric's name for how several devices work together, such as ddp.
+        strategy: Lightning Fabric's strategy for several devices, such as ddp.
         fold: Run only this fold; may be repeated.
         folds_at_once: Folds trained side by side on a GPU, 1 to 8; by default as many as are
             faster. Fewer need less memory. Results are the same.

@@ -38,7 +38,7 @@ class MapLayer:
 
     @property
     def is_signed(self) -> bool:
-        """Whether its sign has a meaning: for or against a class."""
+        """Return whether its sign has a meaning: for or against a class."""
         return self.kind == "evidence"
 
 

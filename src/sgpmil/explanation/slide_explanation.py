@@ -109,7 +109,7 @@ class SlideExplanation:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the patches have coordinates, so that there are maps."""
+        """Return whether the patches have coordinates, so that there are maps."""
         return self.scores.coords is not None
 
     @cached_property

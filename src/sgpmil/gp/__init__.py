@@ -1,4 +1,4 @@
-"""The sparse Gaussian process, and nothing else.
+"""The sparse Gaussian process.
 
 - `prior`: kernels and mean functions by name, or any kernel of GPyTorch
 - `sparse`: `SparseGP`, its whitened marginals and KL divergence; starts of the inducing points

@@ -205,7 +205,7 @@ class BayesMIL(MILModel):
 
     @property
     def uses_coordinates(self) -> bool:
-        """Whether attention is smoothed over neighbouring patches."""
+        """Return whether attention is smoothed over neighbouring patches."""
         return self.settings.spatial
 
     @property

@@ -230,12 +230,12 @@ class MILModel(nn.Module, ABC):
 
     @property
     def uses_coordinates(self) -> bool:
-        """Whether the output depends on the coordinates of instances."""
+        """Return whether the output depends on the coordinates of instances."""
         return False
 
     @property
     def in_warmup(self) -> bool:
-        """Whether the loss still leaves out terms, because `epoch` is too small."""
+        """Return whether the loss still leaves out terms, because `epoch` is too small."""
         return False
 
     @property

@@ -122,7 +122,7 @@ class DGRMIL(MILModel):
 
     @property
     def in_warmup(self) -> bool:
-        """Whether the loss still leaves out the diversity and triplet terms."""
+        """Return whether the loss still leaves out the diversity and triplet terms."""
         return self.epoch < self.settings.warmup_epochs
 
     def forward(self, batch: BagBatch) -> ModelOutput:

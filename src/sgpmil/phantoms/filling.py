@@ -70,7 +70,7 @@ class Layer:
     bounds: Float[np.ndarray, "R 4"]
 
     def touches(self, window: Window) -> bool:
-        """Whether a ring's bounds meet the window."""
+        """Return whether a ring's bounds meet the window."""
         return bool(self._near(window).any())
 
     def fill(self, window: Window) -> UInt8[np.ndarray, "h w"]:

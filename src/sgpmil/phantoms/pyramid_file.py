@@ -1,4 +1,4 @@
-"""A scene becomes a slide file: a pyramidal TIFF that OpenSlide and other readers open.
+"""Slide files of scenes: pyramidal TIFFs that OpenSlide and other readers open.
 
 The slide is drawn strip by strip. Each strip goes into the file at once and, made smaller, into a
 hidden file for each coarser level; these follow when the finest level is done. So memory holds one

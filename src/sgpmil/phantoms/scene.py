@@ -182,7 +182,7 @@ class Scene:
 
     @property
     def is_positive(self) -> bool:
-        """Whether there is a tumour."""
+        """Return whether there is a tumour."""
         return not self.tumour.is_empty
 
     @property

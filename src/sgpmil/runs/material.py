@@ -63,7 +63,7 @@ class RunMaterial:
 
     @property
     def target(self) -> Target:
-        """What is predicted."""
+        """Quantity that the models predict."""
         return self.folds[0].test.target
 
     def predictions(self) -> Iterator[tuple[TestedFold, Prediction]]:

@@ -16,7 +16,7 @@ _FOLD_TABLE = re.compile(r"(?:fold|split)[_-]?(\d+)\.(?:csv|parquet)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """Folds that are predicted, whoever predicted them.
+    """Predicted folds of a run or of another system.
 
     Args:
         path: Their place.

@@ -79,7 +79,7 @@ class RunFold:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is trained and predicted."""
+        """Return whether it is trained and predicted."""
         return self.path.is_file() or is_prediction_folder(self.path)
 
     @property
@@ -94,7 +94,7 @@ class RunFold:
 
     @property
     def has_validation(self) -> bool:
-        """Whether there are predictions of validation slides."""
+        """Return whether there are predictions of validation slides."""
         return self.other_validation is not None or is_prediction_folder(self.validation_path)
 
     @property
@@ -302,13 +302,13 @@ class Run:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Where the bags lay: arguments of `sgpmil.read_bags` by name."""
+        """Places of the bags and labels: arguments of `sgpmil.read_bags` by name."""
         found: Mapping[str, Any] = self.description.get("data", {})
         return found
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Where slides, annotations and nuclei lay when they were last named; empty before."""
+        """Last named places of slides, annotations and nuclei; empty before."""
         try:
             found = json.loads(self.sources_path.read_text(encoding="utf-8"))
             return {str(name): str(path) for name, path in found.items()}

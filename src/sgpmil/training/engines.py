@@ -75,7 +75,7 @@ class OptimiserSteps:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def seed_epoch(self) -> None:

@@ -1,7 +1,7 @@
-r"""Whether one system is better than another, fold by fold.
+r"""Tests of whether one system is better than another, over folds.
 
 Every test sees the differences $d_k = a_k - b_k$ of a metric over the folds $k = 1 … n$ in which
-both systems have it. What they have in common where there is little to test:
+both systems have it. All tests treat these cases alike:
 
 =========================  ===================================================================
 no fold                    p is NaN

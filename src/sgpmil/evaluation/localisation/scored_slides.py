@@ -62,7 +62,7 @@ class ScoredSlide:
 
     @property
     def has_both_kinds(self) -> bool:
-        """Whether positive and negative instances both occur."""
+        """Return whether positive and negative instances both occur."""
         return bool(self.positive.any() and not self.positive.all())
 
 

@@ -110,7 +110,7 @@ class AnnotationFolder:
 
     @property
     def depends_on_class(self) -> bool:
-        """Whether the rule depends on the class of the slide."""
+        """Return whether the rule depends on the class of the slide."""
         return callable(self.rule)
 
     def read(self, slide_id: str, slide_class: str) -> Annotations | AnnotationMask:

@@ -33,7 +33,7 @@ class AnnotationMask:
 
     @property
     def is_positive(self) -> bool:
-        """Whether any area is positive."""
+        """Return whether any area is positive."""
         return bool(self.pixels.any())
 
     @property

@@ -71,7 +71,7 @@ class Annotations:
 
     @property
     def is_positive(self) -> bool:
-        """Whether any area is positive."""
+        """Return whether any area is positive."""
         return bool(self.positive)
 
     def positive_area(self) -> Geometry:

@@ -1,4 +1,4 @@
-"""A slide file is opened by what reads it best."""
+"""Opening of slide files, each by the library that reads it best."""
 
 import os
 from pathlib import Path
