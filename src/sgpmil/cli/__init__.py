@@ -2,7 +2,7 @@
 
 import os
 
-# Threads that wait for each other on the CPU spin by default, which on shared cores starves those
-# that work: with two of them EfficientNet-lite0 then encodes 4 patches a second, else 53. It must
-# be said before torch is imported.
+# By default, threads that wait on the CPU spin and take time from the threads that work. On two
+# shared cores, EfficientNet-lite0 then encodes 4 patches a second instead of 53. The variable must
+# be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -87,7 +87,7 @@ def demo(options: DemoOptions) -> None:
 def _steps(
     run: Path, num_slides: int, model: str, epochs: int | None, seed: int, again: list[str]
 ) -> list[list[str]]:
-    """Write the demo down as commands."""
+    """Return the commands of the demo."""
     phantoms, embeddings = run / "phantoms", run / "embeddings"
     features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
     length = () if epochs is None else ("--epochs", epochs)

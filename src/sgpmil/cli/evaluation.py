@@ -143,7 +143,7 @@ def _errors(assessment: Assessment, unit: str) -> str:
     where = ""
     if len(folds) > 1:
         where = f", in {sum(fold.num_wrong > 0 for fold in folds)} of {len(folds)} folds"
-    return f"Does the uncertainty point at the errors? {wrong} of {num:,} {unit} are wrong{where}"
+    return f"Does the uncertainty find the errors? {wrong} of {num:,} {unit} are wrong{where}"
 
 
 def _print_brier(assessment: Assessment) -> None:
@@ -170,7 +170,7 @@ def _print_instances(assessment: Assessment) -> None:
     for row in found.localisation:
         groups.setdefault((row.score, row.scope), []).append(row)
     grid(
-        "Instances (uniform and random attention know nothing)",
+        "Instances (uniform and random attention are baselines)",
         ["score", "scope", *(m.short_name for m in LOCALISATION_METRICS.values()), "n"],
         [
             [
@@ -189,7 +189,7 @@ def _print_instances(assessment: Assessment) -> None:
     for note in dict.fromkeys(row.note for row in found.localisation if row.note):
         console.print(note)
     grid(
-        "Instances: does the spread of a score point at wrong calls?",
+        "Instances: does the spread of a score find wrong calls?",
         ["score", "scope", "std, AUROC", "nearness to threshold, AUROC"],
         [
             [score, scope.replace("_", " "), _mean(stds), _mean(margins)]
@@ -233,7 +233,7 @@ def _print_instances(assessment: Assessment) -> None:
 
 
 def _lesions_by_score(rows: Sequence[LesionRow]) -> list[tuple[str, list[list[float]], int]]:
-    """Give each score's sensitivities and their mean, a list of folds each, and the lesions."""
+    """Return the sensitivities and their mean by fold, and the number of lesions, of each score."""
     groups: dict[str, list[Froc]] = {}
     for row in rows:
         if row.froc is not None:

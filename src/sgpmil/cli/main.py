@@ -150,7 +150,7 @@ def _leave(*, is_program: bool) -> None:
     """Exit after an interruption.
 
     Files are closed and processes stopped by now. Threads of libraries may still be at work, and
-    Python taken apart beneath them can crash: a program ends at once.
+    would crash if Python shut down first. So a program ends at once.
     """
     if is_program:
         sys.stdout.flush()

@@ -153,7 +153,7 @@ def assess(
         )
     if not folds:
         raise PredictionError(
-            "Expected at least one finished fold, but got none. Go on with the run (--resume)."
+            "Expected at least one finished fold, but got none. Continue the run (--resume)."
         )
     instances = _instances(folds, annotations, chosen)
     pairs = [(fold.test, fold.validation) for fold in folds]

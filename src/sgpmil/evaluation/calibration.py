@@ -38,7 +38,7 @@ class ReliabilityCurve:
 def adaptive_calibration_error(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
 ) -> float:
-    r"""Give the class-conditional calibration error over bins of equal count.
+    r"""Compute the class-conditional calibration error over bins of equal count.
 
     For each class c, over the $n_c$ predictions with $p_c > 0$ (zeros are dropped),
 
@@ -74,7 +74,7 @@ def adaptive_calibration_error(
 def expected_calibration_error(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
 ) -> float:
-    r"""Give the calibration error of the predicted class over bins of equal width.
+    r"""Compute the calibration error of the predicted class over bins of equal width.
 
     $$ \mathrm{ECE} = \sum_b \frac{n_b}{n} \bigl| \mathrm{accuracy}_b - \mathrm{confidence}_b
        \bigr| $$
@@ -128,7 +128,7 @@ def reliability_curve(
 
 
 def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:
-    r"""Give the Brier score in its multi-class form, summed over all classes.
+    r"""Compute the Brier score in its multi-class form, summed over all classes.
 
     $$ \mathrm{BS} = \frac{1}{n} \sum_i \sum_c (p_{i,c} - [y_i = c])^2 \in [0, 2] $$
 
@@ -152,7 +152,7 @@ def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def negative_log_likelihood(probs: ArrayLike, labels: ArrayLike) -> float:
-    r"""Give the mean of $-\ln p_{i, y_i}$, with probabilities below 1e-12 raised to it.
+    r"""Compute the mean of $-\ln p_{i, y_i}$, with probabilities below 1e-12 raised to it.
 
     Args:
         probs: Probabilities (n, C), or those of the second of two classes (n,).

@@ -73,7 +73,7 @@ class LipschitzPath:
 
 
 def spectral_norm(weight: Float[Tensor, "rows columns"]) -> float:
-    r"""Give the largest singular value $\sigma_{\max}$, in double precision.
+    r"""Compute the largest singular value $\sigma_{\max}$, in double precision.
 
     Example:
         >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -5.0]]))

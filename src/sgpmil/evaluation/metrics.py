@@ -179,7 +179,7 @@ def instance_metrics(table: PredictionTable) -> InstanceMetrics:
 
 
 def instance_auc(prediction: Prediction, kind: ScoreKind) -> float:
-    """Give the area under the ROC curve of one bag's instances (label > 0 against 0).
+    """Compute the area under the ROC curve of one bag's instances (label > 0 against 0).
 
     Args:
         prediction: Prediction with instance scores and labels.
@@ -227,7 +227,7 @@ def _accuracy(table: PredictionTable) -> float:
 
 
 def _balanced_accuracy(table: PredictionTable) -> float:
-    """Give the mean recall over the classes that occur among the labels."""
+    """Compute the mean recall over the classes that occur among the labels."""
     from sklearn.metrics import recall_score
 
     labels, predicted = table.labels, table.predicted
@@ -237,7 +237,7 @@ def _balanced_accuracy(table: PredictionTable) -> float:
 
 
 def _f1(table: PredictionTable) -> float:
-    r"""Give the F1 score of the second of two classes, else the mean of all.
+    r"""Compute the F1 score of the second of two classes, else the mean of all.
 
     $$ F_1 = \frac{2 \, \mathrm{TP}}{2 \, \mathrm{TP} + \mathrm{FP} + \mathrm{FN}}, $$
 
@@ -289,7 +289,7 @@ def _sensitivity(table: PredictionTable) -> float:
 
 
 def _one_vs_rest(metric: Callable[..., float], table: PredictionTable) -> float:
-    """Give a metric of the second of two classes, else the mean of each class against the rest.
+    """Compute a metric of the second of two classes, else the mean of each class against the rest.
 
     NaN when a class has no slide, or every slide (the average precision would be 1 whatever the
     probabilities).

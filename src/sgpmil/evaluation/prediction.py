@@ -76,7 +76,7 @@ class InstanceScores:
         return _margin(evidence, class_index)
 
     def score_std(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
-        r"""Give the posterior standard deviation of `score`.
+        r"""Compute the posterior standard deviation of `score`.
 
         Where the classes' shares vary on their own, it is `margin_std`. Otherwise evidence is
         $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
@@ -306,7 +306,7 @@ class SlideName:
 
 
 def entropy(probs: Float[np.ndarray, "*batch C"]) -> Float[np.ndarray, "*batch"]:
-    r"""Give the entropy $-\sum_c p_c \ln p_c$ in nats, with $0 \ln 0 = 0$."""
+    r"""Compute the entropy $-\sum_c p_c \ln p_c$ in nats, with $0 \ln 0 = 0$."""
     logs = np.log(np.where(probs > 0, probs, 1.0))
     return np.asarray(-(probs * logs).sum(axis=-1))
 

@@ -23,7 +23,7 @@ class RocCurve:
 
 
 def auroc(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> float:
-    r"""Give the area under the ROC curve: the chance that a positive outranks a negative.
+    r"""Compute the area under the ROC curve: the chance that a positive outranks a negative.
 
     With $R_i$ the rank of score i among all n (the mean rank for ties), $n_1$ positives and
     $n_0$ negatives, it is the Mann-Whitney statistic
@@ -48,7 +48,7 @@ def auroc(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> 
 
 
 def average_precision(scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> float:
-    r"""Give the average precision over the distinct thresholds, from the highest down.
+    r"""Compute the average precision over the distinct thresholds, from the highest down.
 
     $$ \mathrm{AP} = \sum_t (\mathrm{recall}_t - \mathrm{recall}_{t-1}) \, \mathrm{precision}_t $$
 
@@ -101,7 +101,7 @@ def sensitivity_at_specificity(
     positive: Bool[np.ndarray, " n"],
     specificity: float = SPECIFICITY,
 ) -> float:
-    r"""Give the highest sensitivity among the thresholds of at least some specificity.
+    r"""Compute the highest sensitivity among the thresholds of at least some specificity.
 
     A threshold calls positive the scores at or above it. As it falls, sensitivity rises and
     specificity falls, so the best threshold finds every positive i that has the needed share s

@@ -113,11 +113,11 @@ class Resampled:
         return np.asarray(np.mean(found, axis=0))
 
     def accuracy(self) -> Float[np.ndarray, " r"]:
-        """Give the accuracy in each table."""
+        """Compute the accuracy in each table."""
         return np.asarray(np.trace(self.confusion, axis1=1, axis2=2) / self._totals)
 
     def balanced_accuracy(self) -> Float[np.ndarray, " r"]:
-        """Give the mean recall over the classes that occur in each table."""
+        """Compute the mean recall over the classes that occur in each table."""
         with_label = self.confusion.sum(axis=2)
         recalls = np.diagonal(self.confusion, axis1=1, axis2=2) / np.maximum(with_label, 1)
         return np.asarray(recalls.sum(axis=1) / (with_label > 0).sum(axis=1))
@@ -133,7 +133,7 @@ class Resampled:
         return np.asarray(1 - observed * with_label.sum(axis=1) / by_chance)
 
     def f1(self) -> Float[np.ndarray, " r"]:
-        """Give the F1 score of the second of two classes, else the mean of all."""
+        """Compute the F1 score of the second of two classes, else the mean of all."""
         with_label, with_prediction = self.confusion.sum(axis=2), self.confusion.sum(axis=1)
         diagonal = np.diagonal(self.confusion, axis1=1, axis2=2)
         scores = 2 * diagonal / np.maximum(with_label + with_prediction, 1)
@@ -144,12 +144,12 @@ class Resampled:
         return np.asarray(scores[:, ranked].mean(axis=1))
 
     def expected_calibration_error(self) -> Float[np.ndarray, " r"]:
-        """Give the expected calibration error in each table."""
+        """Compute the expected calibration error in each table."""
         sums = self._weights @ self.slides.confidence_gaps
         return np.asarray(np.abs(sums).sum(axis=1) / self._totals)
 
     def adaptive_calibration_error(self) -> Float[np.ndarray, " r"]:
-        """Give the adaptive calibration error in each table."""
+        """Compute the adaptive calibration error in each table."""
         errors = [_adaptive_error(one, self.counts) for one in self.slides.calibrations]
         return np.asarray(np.mean(errors, axis=0))
 
@@ -252,7 +252,7 @@ def _rank_metrics(
 def _adaptive_error(
     calibration: _Calibration, multiplicity: Int[np.ndarray, "r n"]
 ) -> Float[np.ndarray, " r"]:
-    """Give one class's share of the adaptive calibration error."""
+    """Compute one class's share of the adaptive calibration error."""
     num_tables, num_slides = len(multiplicity), len(calibration.slide)
     if num_slides == 0:
         return np.zeros(num_tables)

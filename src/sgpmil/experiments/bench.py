@@ -156,7 +156,7 @@ class BenchRow:
         predict_seconds: Median seconds of predicting the test bags, without instance scores.
         train_bytes: Peak memory of training, recordings included, the bags themselves left out.
         predict_bytes: Peak memory of prediction, likewise.
-        error: Why it could not be measured.
+        error: Reason that it could not be measured.
     """
 
     model: str
@@ -215,7 +215,7 @@ def bench(
 def write_bench(
     path: Path, settings: BenchSettings, rows: Sequence[BenchRow], points: Sequence[GrowthPoint]
 ) -> None:
-    """Write all that was measured, and where, as JSON."""
+    """Write the measurements and a description of the machine as JSON."""
     content: dict[str, Any] = {
         "machine": _machine(),
         "settings": asdict(settings),

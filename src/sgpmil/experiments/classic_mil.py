@@ -1,8 +1,8 @@
-"""The classic sets of multiple instance learning: two of musks, three of pictures.
+"""The classic data sets of multiple instance learning: two of molecules, three of pictures.
 
-Molecules in their shapes, of which one may be a musk; pictures in segments, of which one may show
-the animal. They are small (92 to 200 bags), so a fold tests on 9 to 20 bags, and what is wanted is
-the mean over folds.
+A bag is a molecule in several shapes, of which one may be a musk, or a picture in segments, of
+which one may show the animal. The sets are small (92 to 200 bags): a fold tests on 9 to 20 bags, so
+only the mean over folds is meaningful.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ CLASSIC_SETS = {
     "tiger": "200 pictures in segments; positive bags show a tiger.",
     "elephant": "200 pictures in segments; positive bags show an elephant.",
 }
-"""Their names, and what they are."""
+"""Description of each data set by name."""
 NUM_FOLDS = 10
 FOLDS_SEED = 0
 

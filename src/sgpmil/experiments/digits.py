@@ -91,7 +91,7 @@ def run_demo(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Demo:
-    """Cross-validate a model on digit bags and draw what it saw.
+    """Cross-validate a model on digit bags and draw its attention.
 
     Args:
         run: Folder of the run.
@@ -99,7 +99,7 @@ def run_demo(
         num_folds: Number of folds.
         epochs: Number of epochs; the model's own where None.
         seed: Seed of bags, folds and training.
-        resume: Go on with an interrupted run.
+        resume: Continue an interrupted run.
         overwrite: Replace an existing run.
         progress: Whether to show a progress bar.
     """

@@ -80,7 +80,7 @@ class JobFile:
         write_text(self.path(out), "{\n" + ",\n".join(lines) + "\n}\n")
 
     def difference(self, result: Mapping[str, Any]) -> str | None:
-        """Say what of a result's settings is not this job's; None where all is the same."""
+        """Describe the first difference of a result's settings from this job's, or return None."""
         old, new = _flat(result["settings"]), _flat(_plain(self.settings))
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):
@@ -96,7 +96,7 @@ class StudyPlan:
 
     Args:
         jobs: Keys of the jobs.
-        conditions: What all of them have in common.
+        conditions: Settings that all of them share.
     """
 
     FILE: ClassVar[str] = "study.json"
@@ -106,7 +106,7 @@ class StudyPlan:
 
     @staticmethod
     def read(out: Path) -> "StudyPlan":
-        """Read the plan of a folder; without one, nothing was asked for."""
+        """Read the plan of a folder; without a file, the plan is empty."""
         try:
             content = json.loads((out / StudyPlan.FILE).read_text(encoding="utf-8"))
             return StudyPlan(tuple(content["jobs"]), dict(content["conditions"]))
@@ -179,7 +179,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 
 def is_done(result: Mapping[str, Any]) -> bool:
-    """Say whether a job ended well."""
+    """Return whether a job ended well."""
     return result["status"] == "done"
 
 
@@ -220,13 +220,13 @@ def run_all(
         start: Makes the function that runs a job; called once in every process.
         jobs: The jobs.
         processes: Number of processes; 1 works in this one.
-        on_change: Called with the jobs in flight, whenever they change.
-        on_done: Called with a job and what came of it, as soon as it is done.
-        on_death: Gives what comes of a job whose process was killed, as the system does for want
-            of memory; the others go on.
+        on_change: Called with the running jobs, whenever they change.
+        on_done: Called with a job and its result, as soon as it is done.
+        on_death: Returns the result of a job whose process was killed, as the system does when
+            memory runs out; the others continue.
 
     Raises:
-        SettingsError: There is not even one process.
+        SettingsError: The number of processes is below 1.
     """
     if processes < 1:
         raise SettingsError(f"Expected at least one process (--jobs), but got {processes}.")
@@ -268,7 +268,7 @@ class _Worker:
         theirs.close()  # now the process alone holds it, and its death closes it
 
     def end(self) -> None:
-        """End the process, whatever it is at: a job in flight has written nothing yet."""
+        """End the process. A running job has written nothing yet."""
         self.process.terminate()
         self.process.join()
         self.connection.close()

@@ -1,15 +1,13 @@
 r"""Bags of MNIST images, read from its idx files.
 
-A bag is positive when it contains the target digit.
-
-Half of the bags of every part are positive. A digit is the target with probability .1, so a bag
-of $n$ has $k$ of them with the binomial probability, and a positive bag with that given
-$k \ge 1$:
+A bag is positive when it contains the target digit. Half of the bags of every part are positive.
+A digit is the target with probability .1, so the number $k$ of targets in a bag of $n$ is binomial,
+and in a positive bag it is binomial given $k \ge 1$:
 
 $$ p(k) = \frac{\binom{n}{k}\, .1^k\, .9^{n-k}}{1 - .9^n}, \qquad k = 1, \dots, n. $$
 
-Negative bags hold none. Bags to train and to validate on are of MNIST's training images, each
-image in one of the two parts alone; bags to test on are of its test images.
+Negative bags contain none. Bags to train and validate on hold MNIST's training images, and no image
+is in both parts. Bags to test on hold its test images.
 """
 
 import gzip
@@ -97,7 +95,7 @@ PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081  # of MNIST's training images
 
 
 class RepeatedImageWarning(UserWarning):
-    """There are not enough images for every bag to have its own."""
+    """A part has too few images, so its bags share some."""
 
 
 def mnist_bags(
@@ -110,7 +108,7 @@ def mnist_bags(
     num_test: int = 1000,
     seed: int = 0,
 ) -> tuple[BagDataset, tuple[Fold, ...]]:
-    """Deal MNIST's images into bags, and say which ones to train, validate and test on.
+    """Deal MNIST's images into bags, and return the fold that divides the bags.
 
     An image is in one bag only, unless a part has too few; then bags of that part share images,
     with a warning, and still none is twice in a bag.
@@ -156,7 +154,7 @@ class _Dealer:
         targets: Rows of the images of the target digit.
         others: Rows of the other images.
         bag_size: Images of a bag.
-        generator: Where chance comes from.
+        generator: Generator of random numbers.
     """
 
     def __init__(
@@ -209,7 +207,7 @@ class _Dealer:
 def _share_out(
     is_target: Bool[np.ndarray, " n"], bags: Sequence[int], generator: np.random.Generator
 ) -> list[tuple[Int[np.ndarray, " t"], Int[np.ndarray, " o"]]]:
-    """Divide the rows of images among parts as the parts' numbers of bags are."""
+    """Divide the rows of images among parts, in proportion to their numbers of bags."""
     ends = np.cumsum(bags)[:-1] / max(1, sum(bags))
     kinds = []
     for kind in (is_target, ~is_target):

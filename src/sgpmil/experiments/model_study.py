@@ -197,12 +197,12 @@ def study_set(data: Path, name: str) -> StudySet:
 
 
 def model_variant(model: str, data_set: str, epochs: int | None = None) -> Variant:
-    """Return a model as it is run on a data set: its own settings and what `ADJUSTMENTS` say.
+    """Return the variant of a model for a data set: its own settings, changed by `ADJUSTMENTS`.
 
     Args:
         model: Name of the model.
         data_set: Name of the data set.
-        epochs: Number of epochs of every model, whatever is its own.
+        epochs: Number of epochs of every model, instead of its own.
     """
     settings: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -228,14 +228,14 @@ def plan_model_study(
     epochs: int | None = None,
     device: str = "auto",
 ) -> list[Job]:
-    """Make the jobs of the study, a data set after another.
+    """Make the jobs of the study, one data set after another.
 
     Args:
         data: Folder of data sets.
         sets: Names of the data sets.
         models: Names of the models.
         seeds: Number of seeds; each data set's own where None.
-        epochs: Number of epochs of every model, whatever is its own.
+        epochs: Number of epochs of every model, instead of its own.
         device: Where to train.
     """
     jobs = []
@@ -249,7 +249,7 @@ def plan_model_study(
 def plan_timing(
     data: Path, sets: Sequence[str], models: Sequence[str], *, device: str = "auto"
 ) -> list[Job]:
-    """Make the jobs of which an epoch is timed: each model on the first fold of each data set."""
+    """Make the jobs to time: each model on the first fold of each data set."""
     jobs = plan_model_study(data, sets, models, seeds=1, device=device)
     first = {job.data_set.name: job.fold for job in reversed(jobs)}
     return [job for job in jobs if job.fold == first[job.data_set.name]]
@@ -286,8 +286,8 @@ def time_models(
 ) -> list[Timed]:
     """Time an epoch of each job's model, without validation, and write ``timing.json``.
 
-    Times of other models and data sets in the file stay. It is written after every model, so
-    that an interruption loses one at most.
+    Times of other models and data sets stay in the file. It is written after every model, so
+    an interruption loses at most one.
 
     Args:
         jobs: Jobs of one fold and one seed each.
@@ -296,7 +296,7 @@ def time_models(
         on_done: Called with its name and, where it failed, its error when it is done.
 
     Raises:
-        RunFolderError: Another process writes to the folder; its work would be timed along.
+        RunFolderError: Another process writes to the folder, which would disturb the timing.
     """
     timed = []
     path = out / TIMING_FILE

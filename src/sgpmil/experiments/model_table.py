@@ -73,7 +73,7 @@ class TableRow:
 
 
 def read_rows(out: Path) -> list[TableRow]:
-    """Read the results of every job that a folder was asked for."""
+    """Read the results of every job that is planned for a folder."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in StudyPlan.read(out).jobs:
         data_set, model, _ = key.split("/")
@@ -103,7 +103,7 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 
 
 def at_chance(auc: Spread, labels: Sequence[int]) -> bool:
-    """Say whether an area under the ROC curve is within two standard errors of .5.
+    """Return whether an area under the ROC curve is within two standard errors of .5.
 
     Example:
         >>> at_chance(Spread(mean=0.55, sd=0.01, worst=0.54, count=3), [0, 1] * 50)
@@ -222,7 +222,7 @@ def _markdown(rows: Sequence[TableRow], plan: StudyPlan) -> str:
 
 
 def _asked(plan: StudyPlan, data_set: str) -> str:
-    """Say what was asked for of a data set: ``5 folds × 3 seeds.``."""
+    """Describe the planned jobs of a data set: ``5 folds × 3 seeds.``."""
     names = [key.split("/")[2] for key in plan.jobs if key.startswith(f"{data_set}/")]
     folds, seeds = (len({name.rsplit("-", 1)[part] for name in names}) for part in (0, 1))
     return (

@@ -16,13 +16,13 @@ _EVERY = 0.005
 class PeakMemory:
     """Context manager that measures the peak of memory above that at its start.
 
-    On a GPU, what torch allocates there. On a CPU, the process's own memory: pages of files that
-    are mapped are not counted, for the system takes them back when it needs them.
+    On a GPU, it measures the memory that torch allocates. On a CPU, it measures the process's own
+    memory, without pages of mapped files, which the system can take back.
 
     Args:
-        device: Where the work is done.
-        with_kept: On a GPU, count what torch keeps for later as well: recorded steps have memory of
-            their own, which is theirs between two replays too.
+        device: Device that does the work.
+        with_kept: On a GPU, also count memory that torch keeps for later: recorded steps keep their
+            own memory between two replays.
 
     Example:
         >>> with PeakMemory(torch.device("cpu")) as peak:
@@ -33,7 +33,7 @@ class PeakMemory:
     """
 
     bytes: int | None = None
-    """The peak; None where the system does not tell."""
+    """The peak; None where the system does not report it."""
 
     def __init__(self, device: torch.device, *, with_kept: bool = False) -> None:
         self._device = device
@@ -79,7 +79,7 @@ class PeakMemory:
 
 
 def _give_back_freed() -> None:
-    """Let the allocator return what earlier work has freed; else that would be used unseen."""
+    """Return freed memory to the system; otherwise the block could use it uncounted."""
     with suppress(OSError, AttributeError):  # not every C library can
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -40,7 +40,7 @@ class DataSection(_Section):
         skip_missing: Leave out slides without label, labels without slide, and unknown slides
             of the splits.
         skip_bad: Leave out damaged and non-finite bags.
-        shared_case: What to do about a patient in two parts of a fold.
+        shared_case: Treatment of a patient in two parts of a fold: error or warn.
         cache: Packed store to make and read from.
         folds: Number of folds that are made.
         folds_seed: Seed of the folds that are made.

@@ -1,9 +1,9 @@
 """Studies: models with settings, over data sets, folds and seeds; one file for each finished job.
 
 A *variant* is a model with settings; a *job* is one variant on one fold of one data set with one
-seed. `run_jobs` trains and tests what is not done yet, in processes of one thread each. Every job
-ends in a file of its own, written whole or not at all: whatever ends a study, a second call goes
-on, and at most the jobs that were in flight are lost.
+seed. `run_jobs` runs the unfinished jobs, in processes of one thread each. Each job writes its own
+file, whole or not at all. So a stopped study resumes with the next call and loses at most the jobs
+that were running.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ class Job:
         variant: The variant.
         data_set: The data set.
         fold: Name of the fold.
-        training: How it is trained, seed included.
+        training: Training settings, seed included.
         fingerprint: Digest of the bags and of the fold.
     """
 
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def file(self) -> JobFile:
-        """The name of its result, and what must be the same for the result to count."""
+        """The file of its result, with the settings that the result must have."""
         resolved = resolve_settings(self.variant.model, self.variant.settings)
         training = asdict(self.training)
         for name in ("device", "logger"):  # where it ran, not what
@@ -131,7 +131,7 @@ def plan_jobs(
         data_set: The data set; it is read once, for its folds and its fingerprint.
         variants: The variants.
         seeds: Number of seeds, counted from 0. They fix the training, not the data.
-        training: What variants start from; each model's own defaults where None.
+        training: Settings that variants start from; each model's own where None.
         device: Where to train.
 
     Raises:
@@ -172,14 +172,14 @@ def run_jobs(
 ) -> list[dict[str, Any]]:
     """Run the jobs that are not done yet and return the results of all, in the order given.
 
-    A job that fails is written down with its error; it does not stop the others, and the next
-    call tries it again.
+    A job that fails writes its error. It does not stop the others, and the next call tries it
+    again.
 
     Args:
         jobs: The jobs.
         out: Folder of the results.
         processes: Number of processes, of one thread each; 1 works in this one.
-        conditions: What all results in the folder have in common, whatever their settings.
+        conditions: Settings that all results in the folder must share.
         overwrite: Run jobs again whose results are of other settings or data.
         progress: Whether to show a progress bar.
 
@@ -223,7 +223,7 @@ def count_job(bar: ProgressBar, job: str, error: str | None) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Tell an error in one line."""
+    """Return the text of an error in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, SgpmilError) else f"{type(error).__name__}: {text}"
 
@@ -273,7 +273,7 @@ class _JobRunner:
 
 
 def _note_death(out: Path, job: Job) -> str:
-    error = "Its process was killed, perhaps for want of memory: use fewer --jobs."
+    error = "Its process was killed, perhaps because memory ran out: use fewer --jobs."
     job.file.write(out, {"status": "failed", "error": error})
     return error
 

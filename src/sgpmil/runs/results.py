@@ -43,7 +43,7 @@ class Results:
     def evaluate(self) -> tuple[FoldPredictions, ...]:
         """Evaluate all folds one after another, to compare them with those of other runs.
 
-        The scores of the instances are measured and let go: those of several runs may not fit in
+        The scores of the instances are measured and released: those of several runs may not fit in
         memory.
 
         Raises:

@@ -3,8 +3,8 @@
 ::
 
     runs/<name>/
-      run.json            format, settings, versions, git commit, fingerprints, where the data lay
-      sources.json        where slides, annotations and nuclei lay when they were last named
+      run.json            format, settings, versions, git commit, fingerprints, places of the data
+      sources.json        last named places of slides, annotations and nuclei
       splits/             the folds, as CLAM writes them
       fold-<k>/           checkpoint.safetensors + .json   the model that predicted
                           best.*, last.*                   best and last epoch

@@ -34,7 +34,7 @@ class Engine(Protocol):
     """Trains a model for an epoch."""
 
     def can_take(self, batches: PackedBatches) -> bool:
-        """Say whether the engine can train on these batches."""
+        """Return whether the engine can train on these batches."""
         ...
 
     def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:

@@ -207,7 +207,7 @@ class TrainingLoop:
             self.best_weights = {name: v.detach().cpu().clone() for name, v in state.items()}
 
     def _is_over(self) -> bool:
-        """Say whether a callback or early stopping ended the training."""
+        """Return whether a callback or early stopping ended the training."""
         if self.progress.is_stopped:
             return True
         num_stale = self.progress.epoch - self.progress.best_epoch

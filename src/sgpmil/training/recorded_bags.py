@@ -69,7 +69,7 @@ class RecordedBags:
         self._may_record = True
 
     def can_take(self, batches: PackedBatches) -> bool:
-        """Say whether every step of an epoch is of one bag."""
+        """Return whether every step of an epoch is of one bag."""
         return all(len(group) == 1 for group in batches.groups)
 
     def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:

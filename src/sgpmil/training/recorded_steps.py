@@ -65,7 +65,7 @@ def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps |
 
 
 def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -> bool:
-    """Say whether steps of a model can be recorded."""
+    """Return whether steps of a model can be recorded."""
     return (
         isinstance(train.source, DeviceSource)
         and runs_triton(train.source.matrix)
@@ -113,7 +113,7 @@ class RecordedSteps:
         self._recorder = Recorder(self.matrix.device)
 
     def can_take(self, batches: PackedBatches) -> bool:
-        """Say whether every step of an epoch is small enough to be recorded."""
+        """Return whether every step of an epoch is small enough to be recorded."""
         return max(sum(self._sizes[i] for i in group) for group in batches.groups) <= MOST_ROWS
 
     def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:

@@ -86,7 +86,7 @@ def test_spreads_that_mean_nothing_are_not_used():
     # NaN, as of predictions of another system.
     assert words([0.05, 0.95], math.nan, posterior=False).level == "sure"
     told = words([0.4, 0.6], math.nan, posterior=False)
-    assert "cannot be told apart" in told.doubt
+    assert "cannot be separated" in told.doubt
 
 
 @pytest.mark.parametrize(
@@ -230,4 +230,4 @@ def test_a_set_that_can_be_read_in_two_ways_is_not_guessed(fold, tmp_path):
     assert stored == {"t0": None, "t1": ("b",)}
     found = slide_sets(replace(fold, validation=None), 0.9, stored)
     assert found[0].names is None
-    assert "cannot be told apart" in found[0].sentence
+    assert "cannot be separated" in found[0].sentence

@@ -18,7 +18,7 @@ from sgpmil.slides.annotations.patch_labels import patch_labels
 from sgpmil.slides.annotations.regions import Annotations
 
 ScoreName = Literal["attention", "evidence", "uniform", "random"]
-"""`uniform` (1/N each) and `random` are baselines: attention that knows nothing of the slide."""
+"""`uniform` (1/N each) and `random` are baselines, which do not depend on the slide."""
 
 Scope = Literal["per_slide", "pooled", "pooled_raw"]
 """`per_slide`: each positive slide by itself, then the mean over slides. `pooled`: the instances

@@ -88,7 +88,7 @@ class ConformalPredictor:
     def sets(
         self, table: PredictionTable, *, allow_empty: bool = False, seed: int | None = None
     ) -> PredictionSets:
-        r"""Give the set of each slide.
+        r"""Compute the set of each slide.
 
         With the threshold $q$, LAC takes the classes with $1 - p_c \le q$. APS orders the
         classes by decreasing probability; with $P_c$ the sum of the probabilities down to and
@@ -207,7 +207,7 @@ def fit_conformal(
 
 
 def conformal_quantile(scores: Float[np.ndarray, " n"], coverage: float) -> float:
-    r"""Give the $\lceil (n + 1)(1 - \alpha) \rceil$-th smallest score.
+    r"""Compute the $\lceil (n + 1)(1 - \alpha) \rceil$-th smallest score.
 
     Returns:
         The score; infinite where there are fewer than that many.

@@ -39,7 +39,7 @@ def uncertainty_measure(name: str) -> UncertaintyMeasure:
 
 
 def uncertainty(table: PredictionTable, measure: UncertaintyMeasure) -> Float[np.ndarray, " n"]:
-    r"""Give the uncertainty of each slide; larger is less certain.
+    r"""Compute the uncertainty of each slide; larger is less certain.
 
     ======================  ==================================================================
     ``std``                 standard deviation of the predicted class's probability
@@ -73,7 +73,7 @@ def uncertainty(table: PredictionTable, measure: UncertaintyMeasure) -> Float[np
 
 
 def error_auroc(table: PredictionTable, measure: UncertaintyMeasure) -> float:
-    r"""Give the chance that a wrong prediction is less certain than a right one.
+    r"""Compute the chance that a wrong prediction is less certain than a right one.
 
     $$ \mathrm{AUROC} = P(u_{\mathrm{wrong}} > u_{\mathrm{right}})
        + \tfrac{1}{2} P(u_{\mathrm{wrong}} = u_{\mathrm{right}}) $$
@@ -100,7 +100,7 @@ def wrong_slides(table: PredictionTable) -> Bool[np.ndarray, " n"]:
 def slide_uncertainty(
     table: PredictionTable, measure: UncertaintyMeasure
 ) -> Float[np.ndarray, " n"]:
-    """Give the uncertainty of each slide on its own, as written: zeros stay zeros."""
+    """Compute the uncertainty of each slide on its own, as written: zeros stay zeros."""
     if measure == "std":
         std = table.std
         return np.asarray(std[np.arange(len(std)), table.predicted])
@@ -238,7 +238,7 @@ class RiskCoverage:
         return float(self.risk.mean()) if len(self.risk) else math.nan
 
     def accuracy_at(self, coverage: float) -> float:
-        r"""Give the accuracy over the $\lceil c n \rceil$ most certain slides.
+        r"""Compute the accuracy over the $\lceil c n \rceil$ most certain slides.
 
         Raises:
             PredictionError: The share is not in (0, 1].

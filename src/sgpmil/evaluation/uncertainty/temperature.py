@@ -163,13 +163,13 @@ def scale_probabilities(
 
 
 def _slope(log_beta: float, logs: Float[np.ndarray, "n C"], labels: Int[np.ndarray, " n"]) -> float:
-    """Give the derivative of the mean negative log-likelihood by β = 1 / T."""
+    """Compute the derivative of the mean negative log-likelihood by β = 1 / T."""
     expected = (_softmax(math.exp(log_beta) * logs) * logs).sum(axis=1)
     return float((expected - logs[np.arange(len(labels)), labels]).mean())
 
 
 def _logs(probs: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
-    """Give the logits, with the constant of each slide such that its largest is exactly 0.
+    """Compute the logits, with the constant of each slide such that its largest is exactly 0.
 
     So the slope of a slide that is predicted right is never above 0, not even by rounding.
     """

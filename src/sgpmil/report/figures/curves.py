@@ -146,7 +146,7 @@ def _legend_above(axes: Axes) -> None:
 def _wilson(
     share: Float[np.ndarray, " K"], count: Int[np.ndarray, " K"]
 ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    r"""Give the Wilson interval $\frac{p + z²/2n \pm z\sqrt{p(1-p)/n + z²/4n²}}{1 + z²/n}$."""
+    r"""Compute the Wilson interval $\frac{p + z²/2n \pm z\sqrt{p(1-p)/n + z²/4n²}}{1 + z²/n}$."""
     z = _NORMAL_95
     centre = share + z**2 / (2 * count)
     half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
@@ -259,7 +259,7 @@ def precision_at_recalls(
     positive: Bool[np.ndarray, " n"],
     recalls: Float[np.ndarray, " R"],
 ) -> Float[np.ndarray, " R"]:
-    r"""Give the precision at which each recall is first reached.
+    r"""Compute the precision at which each recall is first reached.
 
     Args:
         scores: Score of each slide.

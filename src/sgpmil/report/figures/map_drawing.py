@@ -52,7 +52,7 @@ class PatchMark:
 
 
 def shown_part(coords: Int[np.ndarray, "N 2"], side: int) -> View:
-    """Give the part of the slide that has patches, with a margin.
+    """Return the part of the slide that has patches, with a margin.
 
     Its shorter side is at least a third of its longer side: the core of a needle biopsy would
     leave no room for words.

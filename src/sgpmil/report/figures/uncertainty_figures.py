@@ -387,7 +387,7 @@ def _draw_reliability(upper: Axes, lower: Axes, table: PredictionTable, num_bins
 def _interval(
     hits: Int[np.ndarray, " K"], counts: Int[np.ndarray, " K"], shares: Float[np.ndarray, " K"]
 ) -> Float[np.ndarray, "2 K"]:
-    """Give the lengths of 95 % Wilson intervals below and above the shares."""
+    """Compute the lengths of 95 % Wilson intervals below and above the shares."""
     from scipy.stats import binomtest
 
     ends = [

@@ -47,7 +47,7 @@ _LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=Fals
 
 
 def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
-    """Give the files of a slide's case report: HTML and PDF."""
+    """Return the files of a slide's case report: HTML and PDF."""
     name = case_name(slide_id)
     return folder / f"{name}.html", folder / f"{name}.pdf"
 

@@ -201,12 +201,12 @@ class CaseReports:
         if not others:
             return ""
         names = self.material.target.names
-        told = ", ".join(
+        shown = ", ".join(
             f"fold {fold.name} {names[p.predicted_class]} {p.probability_text(p.predicted_class)}"
             for fold, p, _ in others[:4]
         )
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        return f"Models of other folds tested this slide too: {told}{more}."
+        return f"Models of other folds tested this slide too: {shown}{more}."
 
     def _caveats(self, fold: TestedFold, prediction: Prediction) -> tuple[str, ...]:
         caveats = [

@@ -39,7 +39,7 @@ class SlideSet:
     Args:
         names: Classes the slide may be of; None where no set can be given.
         was_empty: Whether no class was likely enough, so that the likeliest stands alone.
-        sentence: What is promised and what it rests on, or why there is no set.
+        sentence: Coverage and calibration of the set, or the reason that there is none.
     """
 
     names: tuple[str, ...] | None
@@ -84,14 +84,14 @@ def confidence_words(
     - **leaning** otherwise.
 
     Of the entropy $H$, the mutual information $I$ is the model's: what other weights, as
-    plausible, would say differently. The rest is the data's. Nothing is said of their shares
-    where $H < 0.25 \ln C$.
+    plausible, would say differently. The rest is the data's. Their shares are not
+    reported where $H < 0.25 \ln C$.
 
     Args:
-        prediction: What the model says of the slide.
+        prediction: The model's prediction of the slide.
         target: What is predicted.
         prediction_set: The classes that it may be of.
-        has_posterior: Whether the model says how unsure it is of itself.
+        has_posterior: Whether the model has a posterior.
     """
     order = np.argsort(-prediction.probs, kind="stable")
     first = int(order[0])
@@ -149,25 +149,25 @@ def _doubt(prediction: Prediction, num_outputs: int, has_posterior: bool) -> str
     if not has_posterior or math.isnan(prediction.mutual_information):
         return (
             "This model does not say how unsure it is of itself, so doubt about the slide and "
-            "doubt about the model cannot be told apart."
+            "doubt about the model cannot be separated."
         )
     total = prediction.entropy
     if num_outputs < 2 or total < SMALL_DOUBT * math.log(num_outputs):
         return "There is little doubt of either kind: about what the slide shows or in the model."
     share = prediction.mutual_information / total
-    told = f"{share:.0%} of the doubt is the model's own"
+    part = f"{share:.0%} of the doubt is the model's own"
     if share < MODEL_SHARE[0]:
         return (
-            f"Nearly all of the doubt lies in the slide ({told}): to the model, what it shows fits "
+            f"Nearly all of the doubt lies in the slide ({part}): to the model, what it shows fits "
             "more than one class."
         )
     if share < MODEL_SHARE[1]:
         return (
-            f"Most of the doubt lies in the slide, some in the model ({told}): equally plausible "
+            f"Most of the doubt lies in the slide, some in the model ({part}): equally plausible "
             "models would weigh its regions somewhat differently."
         )
     return (
-        f"Much of the doubt lies in the model ({told}): equally plausible models would judge this "
+        f"Much of the doubt lies in the model ({part}): equally plausible models would judge this "
         "slide differently, as happens with slides unlike those of the training."
     )
 
@@ -177,7 +177,7 @@ def _quoted(name: str) -> str:
 
 
 def run_sets(material: RunMaterial, coverage: float) -> dict[str, tuple[SlideSet, ...]]:
-    """Give the prediction sets of every fold's test slides.
+    """Return the prediction sets of every fold's test slides.
 
     Args:
         material: The run.
@@ -196,7 +196,7 @@ def slide_sets(
     coverage: float,
     stored: Mapping[str, tuple[str, ...] | None] | None = None,
 ) -> tuple[SlideSet, ...]:
-    """Give the prediction set of each test slide of a fold.
+    """Return the prediction set of each test slide of a fold.
 
     They are least ambiguous sets (LAC), calibrated on the fold's validation slides. There are
     none without labelled validation slides, where these are fewer than the coverage needs, or
@@ -227,7 +227,7 @@ def slide_sets(
 
 
 def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) -> SlideSet:
-    """Give the set that was written with a prediction, or say why there is none."""
+    """Return the set that was written with a prediction, or say why there is none."""
     if stored is None:
         why = "there are no labelled validation slides to calibrate it on."
         return SlideSet(None, False, f"No prediction set can be given: {why}")
@@ -241,14 +241,14 @@ def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) 
     if names is None:
         why = (
             "No prediction set can be given: the names of the classes in the one that was written "
-            f"with the prediction cannot be told apart, as they hold “{SET_SEPARATOR}”."
+            f"with the prediction cannot be separated, as they hold “{SET_SEPARATOR}”."
         )
         return SlideSet(None, False, why)
-    told = (
+    origin = (
         "The set was written with the prediction (sgpmil predict --coverage), to the coverage "
         "that was asked for there."
     )
-    return SlideSet(names, False, told)
+    return SlideSet(names, False, origin)
 
 
 def _calibrated(

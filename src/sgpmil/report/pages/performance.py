@@ -203,8 +203,8 @@ def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]
         Prose(
             f"{num_wrong} of {counted(num_slides, 'prediction')} are wrong. A useful uncertainty "
             "is higher for these: error AUROC is the chance that a wrong prediction is less "
-            "certain than a right one (0.5 knows nothing). Compare every measure with “max "
-            "probability”, which needs no posterior."
+            "certain than a right one (0.5: no better than chance). Compare every measure with "
+            "“max probability”, which needs no posterior."
         ),
         Table(
             tuple(name.replace("\n", " ") for name in found.measure_header),
@@ -308,7 +308,7 @@ def localisation_section(assessment: Assessment | None) -> Section:
             "How well attention and evidence rank positive patches above others, as means over "
             "folds. “per slide” averages over positive slides with both kinds of patch; “pooled” "
             "takes all patches together, those of negative slides included. Uniform and random "
-            "attention know nothing and are there to compare with."
+            "attention are baselines, which do not depend on the slide."
         ),
         Table(
             (

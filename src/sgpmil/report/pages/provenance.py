@@ -66,7 +66,7 @@ def environment_section(material: RunMaterial) -> Section:
 
 
 def reproduction_section(material: RunMaterial, report_command: str) -> Section:
-    """Give the commands that make the run and this page again."""
+    """Return the commands that make the run and this page again."""
     lines = (f"sgpmil evaluate {shlex.quote(str(material.path))}", report_command)
     if material.run is None:
         return Section("reproduction", "How to reproduce", (Commands(lines),))
@@ -79,7 +79,7 @@ def reproduction_section(material: RunMaterial, report_command: str) -> Section:
 
 
 def train_command(run: Run, target: Target) -> str:
-    """Give the command that trains the run again, into a folder of its own."""
+    """Return the command that trains the run again, into a folder of its own."""
     settings, data = run.settings, run.data
     words = ["sgpmil", "train", "--features", str(data.get("folder", "FEATURES"))]
     if data.get("labels") or "folder" not in data:

@@ -270,7 +270,7 @@ def run_summary(
 
 
 def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
-    """Give the numbers that are read first."""
+    """Return the numbers that are read first."""
     figures = []
     for metric in assessment.summary:
         if metric.name in _KEY:
