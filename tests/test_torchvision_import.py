@@ -40,7 +40,7 @@ def test_operators_that_cannot_be_loaded_are_declared(tmp_path):
     fake_torchvision(tmp_path, FAKE)
     plain = in_new_process("import torchvision", tmp_path)
     assert "operator torchvision::nms does not exist" in plain.stderr
-    mended = in_new_process(
+    repaired = in_new_process(
         """
         from sgpmil.torchvision_import import mend_torchvision
         mend_torchvision()
@@ -49,7 +49,7 @@ def test_operators_that_cannot_be_loaded_are_declared(tmp_path):
         """,
         tmp_path,
     )
-    assert mended.stdout == "meta_nms\n", mended.stderr
+    assert repaired.stdout == "meta_nms\n", repaired.stderr
 
 
 def test_operators_that_can_be_loaded_are_not_declared(tmp_path, monkeypatch):

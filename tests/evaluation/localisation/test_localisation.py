@@ -121,13 +121,13 @@ def test_without_validation_slides():
 
 def test_best_on_the_test_slides_is_best_and_says_so():
     test, validation = instance_table(8), instance_table(8, seed=3)
-    honest = localisation(test, validation)
+    validated = localisation(test, validation)
     published = localisation(test, validation, threshold="best_on_test")
-    for one, other in zip(honest, published, strict=True):
+    for one, other in zip(validated, published, strict=True):
         assert other.balanced_accuracy >= one.balanced_accuracy - 1e-12
         assert "best on the test slides" in other.note
     gains = [
-        b.balanced_accuracy - a.balanced_accuracy for a, b in zip(honest, published, strict=True)
+        b.balanced_accuracy - a.balanced_accuracy for a, b in zip(validated, published, strict=True)
     ]
     assert max(gains) > 0.01
     assert published == localisation(test, threshold="best_on_test")
