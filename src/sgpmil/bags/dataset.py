@@ -25,11 +25,11 @@ class BagDataset:
     """A sequence of labelled bags.
 
     Args:
-        source: Where the bags come from.
+        source: Source of the bags.
         slide_ids: Slides of the data set, in order.
         case_ids: Patient of each slide.
         labels: Label of each slide; None where unknown.
-        target: What the labels are; a target without names where they are unknown.
+        target: Meaning of the labels; a target without names where they are unknown.
 
     Raises:
         BagError: There are no slides, a slide is named twice, or a name cannot be a file's.

@@ -70,7 +70,7 @@ def write_splits(folds: Sequence[Fold], folder: Path, *, overwrite: bool = False
 
     Args:
         folds: Folds to write.
-        folder: Where to; made where absent.
+        folder: Folder to write to; created if absent.
         overwrite: Replace the split files that are there already.
 
     Raises:

@@ -151,7 +151,7 @@ def check_folds(
         folds: Folds to check.
         table: Slides with their cases and labels.
         allow_missing: Leave out slides that the table does not have, rather than refuse them.
-        on_shared_case: What to do about a patient with slides in two parts. Some published
+        on_shared_case: Treatment of a patient with slides in two parts. Some published
             splits have one; "warn" accepts them as published.
 
     Returns:

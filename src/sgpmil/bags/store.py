@@ -91,7 +91,7 @@ class StoreIndex:
     Args:
         dtype: Data type of the features: "float16" or "float32".
         feature_dim: Number of features of an instance.
-        target: What the labels are.
+        target: Meaning of the labels.
         slides: Slides in the order of their rows.
         left_out: Slides that could not be used.
     """

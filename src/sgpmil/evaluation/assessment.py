@@ -77,7 +77,7 @@ class AssessmentOptions:
         level: Level of the intervals.
         coverage: Share of slides that prediction sets promise to cover.
         seed: Seed of the bootstrap and of random attention.
-        instances: How instances are measured.
+        instances: Options of the evaluation of instances.
     """
 
     patients: bool = False
@@ -94,7 +94,7 @@ class Assessment:
 
     Args:
         folds: Metrics of each fold.
-        target: What is predicted.
+        target: Quantity that is predicted.
         intervals: Confidence intervals of each fold's metrics; empty where not asked for, None
             for a fold with a single slide.
         confusion: Slides of each label (rows) and predicted class (columns), over all folds.
@@ -136,7 +136,7 @@ def assess(
         folds: Predictions of each fold.
         annotations: Annotations that label the instances; without them, the labels that the
             predictions carry are used.
-        options: How to measure.
+        options: Options of the assessment.
 
     Raises:
         PredictionError: There are no folds, a fold has no labelled slide, classes differ, or a

@@ -46,7 +46,7 @@ class LipschitzFactor:
     """One factor of a bound.
 
     Args:
-        name: What it is the constant of.
+        name: Part of the model that it belongs to.
         value: The constant.
     """
 

@@ -44,12 +44,12 @@ class Metric:
         key: Name of its column in files, and of it in code.
         name: Name in words.
         short_name: Name at the head of a narrow column.
-        better: Which of two values is the better one.
+        better: Direction in which a value is better.
         range: Smallest and largest possible value.
         value: Value on the labelled slides of a table; NaN where it is not defined.
         resampled: Value on each of several resampled tables, fast. Without it, each table is made
             and measured by itself.
-        needs: What a test set must hold for the metric to be defined.
+        needs: Requirement of a test set for the metric to be defined.
         two_classes_only: Whether it is defined for two classes alone.
         targets: Kinds of label that it is defined for.
     """
@@ -183,7 +183,7 @@ def instance_auc(prediction: Prediction, kind: ScoreKind) -> float:
 
     Args:
         prediction: Prediction with instance scores and labels.
-        kind: Which score; evidence is that for the bag's own class.
+        kind: Kind of score; evidence is that for the bag's own class.
 
     Returns:
         The area; NaN when the bag lacks a label, the score, or one of the two kinds of instance.

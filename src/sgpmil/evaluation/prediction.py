@@ -150,7 +150,7 @@ def _check_instances(scores: InstanceScores) -> None:
 
 
 RANGE_TOLERANCE = 1e-6
-"""How far a probability may leave [0, 1]: a single-precision softmax does, by rounding."""
+"""Amount by which a probability may leave [0, 1]: a softmax in float32 does, by rounding."""
 
 
 @runtime_checkable

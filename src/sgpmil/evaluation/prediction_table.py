@@ -13,7 +13,7 @@ from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction, entropy
 from sgpmil.shapes import Float, Int
 
 SUM_TOLERANCE = 1e-3
-"""How far the probabilities of a slide may be from summing to 1."""
+"""Largest difference from 1 of the sum of a slide's probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class PredictionTable:
 
     Args:
         predictions: One prediction a slide.
-        target: What is predicted.
+        target: Quantity that is predicted.
 
     Raises:
         PredictionError: A slide occurs twice, a distribution is not one, or a label is not

@@ -47,7 +47,7 @@ def predict(
         class_names: The model's class names; those of the data set, or of the model, where not
             given.
         with_instances: Whether to keep the scores of the instances.
-        device: Where to compute; where the model is, by default.
+        device: Device that computes; by default that of the model.
         precision: Arithmetic of the dense layers: ``32``, ``bf16``, or ``auto``, which is
             ``bf16`` on GPUs that have it.
         on_bag: Called with each slide's name when it is done.

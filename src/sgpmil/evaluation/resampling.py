@@ -76,7 +76,7 @@ class Resampled:
 
     Args:
         slides: The slides.
-        counts: How often each slide occurs in each table; at least one does.
+        counts: Number of times that each slide occurs in each table; at least one does.
     """
 
     def __init__(self, slides: SortedSlides, counts: Int[np.ndarray, "r n"]) -> None:

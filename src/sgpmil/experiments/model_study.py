@@ -84,7 +84,7 @@ class Adjustment:
     """A change of models' own settings on some data sets.
 
     Args:
-        reason: Why.
+        reason: Reason for the change.
         sets: Names of the data sets.
         models: Names of the models; all where empty.
         without: Names of models that it leaves alone.
@@ -236,7 +236,7 @@ def plan_model_study(
         models: Names of the models.
         seeds: Number of seeds; each data set's own where None.
         epochs: Number of epochs of every model, instead of its own.
-        device: Where to train.
+        device: Device to train on.
     """
     jobs = []
     for name in sets:
@@ -268,7 +268,7 @@ class Timed:
         data_set: Name of the data set.
         model: Name of the model.
         seconds: Median seconds of an epoch; None where it failed.
-        error: Why it failed.
+        error: Error of a failure.
     """
 
     data_set: str

@@ -132,7 +132,7 @@ def plan_jobs(
         variants: The variants.
         seeds: Number of seeds, counted from 0. They fix the training, not the data.
         training: Settings that variants start from; each model's own where None.
-        device: Where to train.
+        device: Device to train on.
 
     Raises:
         SettingsError: A setting is unknown or impossible, or a name cannot be a folder's.

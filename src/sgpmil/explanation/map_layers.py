@@ -25,9 +25,9 @@ class MapLayer:
     """One score of a slide's patches, ready to be drawn.
 
     Args:
-        kind: Which score.
-        title: What it is.
-        unit: What its numbers are.
+        kind: Kind of score.
+        title: Name in words.
+        unit: Unit of its numbers.
         values: The score of each patch.
     """
 

@@ -116,7 +116,7 @@ def evidence_class(prediction: Prediction, target: Target, wanted: str | None = 
 
     Args:
         prediction: Prediction of the slide.
-        target: What is predicted.
+        target: Quantity that is predicted.
         wanted: Name of the class; by default the second of two classes and, of more, the
             predicted one.
 

@@ -55,7 +55,7 @@ class SlideExplanation:
         name: Name of its files.
         fold: Name of the fold whose model predicted it.
         prediction: Prediction of the slide, with the scores of its instances.
-        target: What is predicted.
+        target: Quantity that is predicted.
         class_index: Class that the evidence is for.
         scale: Scale of the maps.
         limits: Limits of the colours that all slides of the run share; None on a scale that is

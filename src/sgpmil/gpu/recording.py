@@ -31,7 +31,7 @@ def own_stream(device: torch.device, *owner: int | str, priority: int = 0) -> to
 
     Args:
         device: The GPU.
-        owner: What identifies the owner.
+        owner: Key of the owner.
         priority: 0, or -1 for a stream whose kernels go first.
 
     Raises:
@@ -58,7 +58,7 @@ def side_by_side(
     launched.
 
     Args:
-        device: Where they compute.
+        device: Device that computes.
         small: A chain of small kernels, which would leave a GPU idle.
         large: Kernels that fill a GPU.
     """
@@ -124,7 +124,7 @@ class Recording:
 
     Args:
         replay: Repeats the work on what its tensors hold now.
-        result: Where it writes its result, which lasts until the recorder's next replay.
+        result: Memory of its result, which lasts until the recorder's next replay.
         work: The function that was recorded; it keeps the tensors that the work reads.
     """
 

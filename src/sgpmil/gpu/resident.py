@@ -25,7 +25,7 @@ class DeviceSource:
     """Bags on a device; `on_device` makes one.
 
     Args:
-        origin: Where they come from.
+        origin: Their source.
         matrix: Features of all bags end to end.
         bags: The bags in the order of their rows; their features are views of the matrix.
     """

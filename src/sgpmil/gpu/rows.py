@@ -40,7 +40,7 @@ def take_rows(
     Args:
         source: Rows of all bags.
         starts: First row of each bag of the batch in the source.
-        segments: Where the bags lie in the batch. The last one may be filler that reaches beyond
+        segments: Rows of the bags in the batch. The last one may be filler that reaches beyond
             the source: it repeats the source's last row there.
         mean: Mean of each feature; None (with `scale` and `limit`) copies the rows as they are.
         scale: Scale of each feature.

@@ -31,7 +31,7 @@ class CheckpointInfo:
     Args:
         model: Name of the model in the registry, or where its class is defined.
         in_dim: Number of features of an instance.
-        target: What the model predicts.
+        target: Quantity that the model predicts.
         settings: The model's settings.
         details: Other facts (encoder, epoch, data fingerprint).
     """
@@ -59,7 +59,7 @@ def save_model(
 
     Args:
         model: The model.
-        path: Where to write it.
+        path: File to write.
         class_names: Name of each class, where the model does not know them: one that was built
             with `num_classes` alone.
         details: Other facts (encoder, epoch, data fingerprint).

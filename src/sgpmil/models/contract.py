@@ -164,7 +164,7 @@ class Loss:
     """A loss and the terms it is the sum of.
 
     Args:
-        total: What is minimised.
+        total: Quantity that is minimised.
         terms: Its summands, by name.
     """
 
@@ -196,7 +196,7 @@ class MILModel(nn.Module, ABC):
     """The name under which the registry built the model."""
 
     target: Target
-    """What the outputs predict; numbered classes where `build_model` is given no target."""
+    """Quantity that is predicted; numbered classes where `build_model` is given no target."""
 
     epoch: int = 0
     """Number of the epoch, which training sets; losses may depend on it."""

@@ -157,7 +157,7 @@ class NystromAttention(nn.Module):
     """The layer.
 
     Args:
-        settings: How it is built.
+        settings: Settings of the layer.
     """
 
     def __init__(self, settings: NystromSettings) -> None:
@@ -267,7 +267,7 @@ class PreNormAttention(nn.Module):
     r"""Nyström attention with a residual connection: $t + \mathrm{attention}(\mathrm{LN}(t))$.
 
     Args:
-        settings: How the attention is built.
+        settings: Settings of the attention.
     """
 
     def __init__(self, settings: NystromSettings) -> None:

@@ -175,7 +175,7 @@ def build_model(
         name: A name of `list_models`, or a class of models; of a model, a copy is made.
         in_dim: Number of features of an instance.
         num_classes: Number of classes: short for a target whose classes are named by number.
-        target: What the model predicts.
+        target: Quantity that the model predicts.
         settings: Values of the model's settings that differ from its defaults; ``preset``
             names other defaults (``paper`` or ``released`` for SGPMIL).
 

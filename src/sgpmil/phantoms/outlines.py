@@ -30,7 +30,7 @@ def blob(
         elongation: Length over width; the direction is drawn.
         roughness: Standard deviation of the logarithm of the radius.
         step: Distance between corners.
-        decay: How quickly the fine waves fade.
+        decay: Rate at which the fine waves fade.
 
     Returns:
         A valid Polygon.
@@ -71,7 +71,7 @@ def ribbon(
         end: Middle of the other end.
         width: Typical width.
         bend: How far it bends aside, as a share of its length.
-        roughness: How much its width varies.
+        roughness: Variation of its width.
 
     Returns:
         A valid Polygon.

@@ -54,7 +54,7 @@ def write_phantom(
 
     Args:
         path: File to write (.tiff).
-        scene: What to draw.
+        scene: Scene to draw.
         on_rows: Called with the number of level-0 rows after each strip; what it raises ends the
             writing and leaves nothing behind.
 

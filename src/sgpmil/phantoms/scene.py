@@ -162,7 +162,7 @@ class Scene:
         lymphocytes: Aggregates of lymphocytes.
         fat: Regions of fat.
         adipocytes: The cells of the fat.
-        folds: Where the tissue lies double.
+        folds: Areas of folded tissue.
         pen: Pen marks on the glass.
         stain: Its stain and scanner.
     """

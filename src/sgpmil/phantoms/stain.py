@@ -89,12 +89,12 @@ class Pigment:
 
     Args:
         eosin: Level of eosin.
-        eosin_fibre: How strongly fibres show in it.
-        eosin_grain: How strongly grain shows in it.
-        eosin_tint: How much it changes over the slide.
+        eosin_fibre: Contrast of fibres in it.
+        eosin_grain: Contrast of grain in it.
+        eosin_tint: Variation over the slide.
         blue: Level of haematoxylin.
-        blue_grain: How strongly grain shows in it.
-        blue_tint: How much it changes over the slide.
+        blue_grain: Contrast of grain in it.
+        blue_tint: Variation over the slide.
     """
 
     eosin: float = 0.0

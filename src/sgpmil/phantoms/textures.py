@@ -51,7 +51,7 @@ def smooth_field(
 
     Args:
         seed: Seed of the slide.
-        channel: Which of the fields.
+        channel: Index of the field.
         spacing: Side of a lattice cell.
         x: Columns of the grid, in the units of `spacing`.
         y: Rows of the grid.
@@ -100,7 +100,7 @@ def grain_in(window: Window, mpp: float, shift: tuple[int, int]) -> Float[np.nda
     Args:
         window: The window; not larger than the period.
         mpp: Microns per pixel.
-        shift: Where the slide's corner lies in the texture.
+        shift: Position of the slide's corner in the texture.
     """
     return (_cut(_tiled_grain(mpp), window, shift).astype(np.float32) - 128) * (1 / SPREAD)
 
@@ -110,7 +110,7 @@ def noise_in(window: Window, shift: tuple[int, int]) -> np.ndarray:
 
     Args:
         window: The window; not larger than the period.
-        shift: Where the slide's corner lies in the texture.
+        shift: Position of the slide's corner in the texture.
     """
     return _cut(_tiled_noise(), window, shift)
 

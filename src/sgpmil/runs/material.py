@@ -191,7 +191,7 @@ class RunFacts:
         class_counts: Number of distinct test slides of each class.
         num_unlabelled: Number of test slides without a label.
         bag_sizes: Number of instances of each distinct test slide, where known.
-        tested: How often each slide is tested.
+        tested: Number of folds that test each slide.
         patients: Patient of each slide of any part, by the slide's cleaned name.
         splits: Slides of each fold's parts; empty where the run does not say.
         encoders: Names of the patch encoders, where stored.

@@ -43,7 +43,7 @@ def write_prediction_folder(
     Args:
         folder: Folder to write to; predictions in it are replaced.
         predictions: Predictions, possibly made while they are written.
-        target: What is predicted.
+        target: Quantity that is predicted.
         keep_instances: Whether the table returned has the scores of the instances, which of many
             slides may not fit in memory.
 

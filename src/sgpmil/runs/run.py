@@ -205,7 +205,7 @@ class Run:
             path: Its folder.
             folds: Its folds.
             settings: Everything that decides its result, as JSON values.
-            data: Where its bags lie: arguments of `sgpmil.read_bags` by name.
+            data: Places of its bags: arguments of `sgpmil.read_bags` by name.
             resume: Resume an existing run of the same settings.
             overwrite: Replace an existing run.
 

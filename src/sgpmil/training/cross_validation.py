@@ -64,7 +64,7 @@ class CrossValidation:
     Args:
         metrics: Metrics of each fold.
         predictions: Predictions of each fold's test set.
-        folder: Where it lies on disk, if it does.
+        folder: Its folder, if it is on disk.
     """
 
     metrics: tuple[FoldMetrics, ...]

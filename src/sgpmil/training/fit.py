@@ -65,7 +65,7 @@ def fit(
         model_settings: Settings of the model that differ from its defaults.
         training: Values that replace single ones of the model's own published training, such as
             ``{"epochs": 3}``, or all of them as `TrainingSettings`.
-        folder: Where checkpoints and metrics are written; nothing is written without it.
+        folder: Folder for checkpoints and metrics; nothing is written without it.
         resume: Continue from the folder's last checkpoint, where there is one.
         on_epoch: Called with the metrics of each epoch.
         callbacks: Your own code at the start, after each epoch and at the end.
@@ -212,7 +212,7 @@ def untrained_model(
         val: Validation bags.
         model: A name of `sgpmil.list_models`, a class of models, or a model to copy.
         model_settings: Settings of the model that differ from its defaults.
-        training: How it is to be trained.
+        training: Training settings.
 
     Raises:
         LabelError: A bag has no label, or there is only one class.

@@ -42,11 +42,11 @@ class TrainingLoop:
         model: The model, initialised, on the device of this process.
         train: Training bags.
         val: Validation bags, where there are any.
-        settings: How to train.
+        settings: Training settings.
         fabric: The processes that train together.
         files: Files of the fold; only the first process has a folder.
         callbacks: Called at the start, after each epoch and at the end.
-        loggers: Where metrics go besides ``metrics.csv``.
+        loggers: Loggers that receive the metrics besides ``metrics.csv``.
         on_epoch: Called with the metrics of each epoch.
     """
 

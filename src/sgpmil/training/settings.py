@@ -56,7 +56,7 @@ class TrainingSettings:
             `decay_epochs` on; ``constant``.
         warmup_epochs: Epochs over which the learning rate rises linearly.
         warmup_learning_rate: Learning rate of the first epoch, where there is a warm-up.
-        min_learning_rate: Where the cosine ends.
+        min_learning_rate: Learning rate at the end of the cosine.
         decay: Factor of ``step`` and ``exponential``.
         decay_epochs: Epochs at the peak until the first `decay`, counted from the warm-up's end.
         bags_per_step: Bags packed into one pass through the model.
@@ -64,17 +64,17 @@ class TrainingSettings:
         gradient_clip: Largest norm of the gradient; 0 leaves it alone.
         balanced_sampling: Whether an epoch draws bags with replacement, each class equally often,
             rather than each bag once.
-        monitor: What validation judges a model by.
-        select: Which epoch's model is kept for prediction.
+        monitor: Metric of the validation slides by which epochs are compared.
+        select: Epoch whose model is kept for prediction.
         patience: Stop after this many epochs without a better `monitor`; 0 never stops.
         min_epochs: Epochs before which `patience` stops nothing.
-        validation: What to do without validation slides where `select` or `patience` need them:
+        validation: Rule for a lack of validation slides that `select` or `patience` need:
             ``required`` refuses, ``optional`` trains all epochs and keeps the last.
         precision: Arithmetic of the dense layers; the Gaussian process stays at 32 bits or more.
             ``auto`` is ``bf16`` on GPUs that have it, and ``32`` elsewhere.
         seed: Seed of everything that is drawn.
         device: ``auto``, ``cpu``, ``gpu``, or one of several GPUs, such as ``cuda:1``.
-        logger: Where curves go besides ``metrics.csv``.
+        logger: Logger that receives the curves besides ``metrics.csv``.
     """
 
     epochs: int = 30

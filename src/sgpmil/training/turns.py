@@ -66,7 +66,7 @@ def take_turns(
     Args:
         jobs: The jobs, in the order in which they start.
         at_once: Largest number of jobs at once.
-        device: Where they compute.
+        device: Device that computes.
         on_stop: Called when Ctrl-C ends jobs that have started.
 
     Raises:

@@ -66,7 +66,7 @@ class BagFile:
 
     Args:
         slide_id: Name of the slide.
-        path: Where the file is.
+        path: The file.
         format: Its format; None where it is damaged or of no known format.
     """
 

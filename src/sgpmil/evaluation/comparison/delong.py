@@ -35,7 +35,7 @@ class AucTest:
             where undefined.
         num_positive: Number of positives.
         num_negative: Number of negatives.
-        reason: Why the p-value is undefined; empty where it is defined.
+        reason: Reason that the p-value is undefined; empty where it is defined.
     """
 
     auc_a: float

@@ -79,7 +79,7 @@ class Comparison:
         summaries: For each run, a summary of each metric.
         tests: Tests across folds, a metric and run each; none with a single fold.
         auc_tests: DeLong's tests, where all folds have one test set.
-        design: How the folds share slides.
+        design: Overlap of the folds' slides.
         alpha: Level below which an adjusted p-value is marked.
         notes: Limits of the result, a sentence each.
     """

@@ -27,7 +27,7 @@ from sgpmil.evaluation.metrics import Better, get_metric
 from sgpmil.shapes import Float
 
 Alternative = Literal["greater", "less", "two-sided"]
-"""What a test looks for: a above b, a below b, or either."""
+"""Alternative hypothesis of a test: a above b, a below b, or either."""
 
 FoldValues = Sequence[float] | Float[np.ndarray, " n"]
 """A metric in each fold; NaN where undefined."""
@@ -46,7 +46,7 @@ class PairedTest:
         p_value: Chance of such a statistic, or one further out, if neither system were better;
             NaN where undefined.
         num_folds: Number of folds in which both values are defined.
-        reason: Why the p-value is undefined; empty where it is defined.
+        reason: Reason that the p-value is undefined; empty where it is defined.
     """
 
     difference: float
@@ -82,7 +82,7 @@ def paired_t_test(a: FoldValues, b: FoldValues, alternative: Alternative = "grea
     Args:
         a: Metric of the first system in each fold; NaN where undefined.
         b: Metric of the second system in the same folds.
-        alternative: What to look for; `better_alternative` gives it for a metric.
+        alternative: Alternative hypothesis; `better_alternative` returns that of a metric.
 
     Raises:
         PredictionError: The folds do not pair up, a value is infinite, or there is no such
@@ -117,7 +117,7 @@ def corrected_t_test(
     Args:
         a: Metric of the first system in each fold; NaN where undefined.
         b: Metric of the second system in the same folds.
-        alternative: What to look for; `better_alternative` gives it for a metric.
+        alternative: Alternative hypothesis; `better_alternative` returns that of a metric.
         num_train: Number of training slides of every fold, or of each; validation slides are
             not counted.
         num_test: Number of test slides of every fold, or of each.
@@ -159,7 +159,7 @@ def wilcoxon_test(a: FoldValues, b: FoldValues, alternative: Alternative = "grea
     Args:
         a: Metric of the first system in each fold; NaN where undefined.
         b: Metric of the second system in the same folds.
-        alternative: What to look for; `better_alternative` gives it for a metric.
+        alternative: Alternative hypothesis; `better_alternative` returns that of a metric.
 
     Raises:
         PredictionError: The folds do not pair up, a value is infinite, or there is no such

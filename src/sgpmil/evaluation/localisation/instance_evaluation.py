@@ -63,7 +63,7 @@ class InstanceFrocRow:
 
     Args:
         fold: Name of the fold.
-        score: Which score.
+        score: Name of the score.
         froc: Area and ceiling.
     """
 
@@ -107,7 +107,7 @@ def evaluate_instances(
             there are any.
         annotations: Folder of annotations that label the instances; without it the labels that
             the predictions carry are used.
-        options: How to evaluate.
+        options: Options of the evaluation.
         names: Name of each fold (default: 0, 1, …).
 
     Raises:

@@ -269,9 +269,9 @@ class LesionRow:
 
     Args:
         fold: Name of the fold.
-        score: Which score.
+        score: Name of the score.
         froc: The curve and its summary; None where there is none.
-        note: Why there is none.
+        note: Reason that there is none.
     """
 
     fold: str

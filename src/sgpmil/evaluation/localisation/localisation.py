@@ -46,7 +46,7 @@ class LocalisationRow:
     Args:
         fold: Name of the fold.
         score: The model's attention or evidence, or the uniform or random baseline.
-        scope: What was evaluated together (see `Scope`).
+        scope: Instances that were evaluated together (see `Scope`).
         auc: Area under the ROC curve.
         ap: Average precision; that of `uniform` is the share of positive instances.
         balanced_accuracy: Mean recall of both kinds at the threshold.
@@ -195,7 +195,7 @@ class InstanceUncertaintyRow:
 
     Args:
         fold: Name of the fold.
-        score: Which score's calls.
+        score: Name of the score that makes the calls.
         scope: Mean over slides, or the instances of all slides together.
         std_auroc: Area under the ROC curve of the score's standard deviation for wrong calls.
         margin_auroc: The same of the nearness of the score to the threshold, which needs no
@@ -204,7 +204,7 @@ class InstanceUncertaintyRow:
         num_wrong: Number of wrong calls.
         num_instances: Number of instances whose label is known.
         num_slides: Number of slides; per slide, of those with wrong and right calls.
-        note: Why numbers are missing.
+        note: Reason that numbers are missing.
     """
 
     fold: str

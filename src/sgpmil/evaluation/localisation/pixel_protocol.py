@@ -48,7 +48,7 @@ class PixelRow:
 
     Args:
         fold: Name of the fold.
-        score: Which score.
+        score: Name of the score.
         auc: Area under the ROC curve.
         balanced_accuracy: Mean recall at the threshold.
         f1: F1 at the threshold.

@@ -127,7 +127,7 @@ def scored_slides(
     Args:
         table: Predictions with instance scores and labels; slides without a label, without
             scores, or without any known instance label are left out.
-        score: Which score.
+        score: Name of the score.
         positive_classes: Classes whose slides hold positive instances (default: all but 0).
         seed: Seed of `random`.
 
@@ -188,7 +188,7 @@ def instance_values(
 
     Args:
         prediction: The slide.
-        score: Which score; see `scored_slides` for the class that evidence is for.
+        score: Name of the score; see `scored_slides` for the class that evidence is for.
         positive_classes: Classes whose slides hold positive instances.
         seed: Seed of `random`.
 

@@ -46,7 +46,7 @@ class ChosenThreshold:
     Args:
         value: Instances with at least this score are called positive; NaN where there is none,
             infinite where calling nothing was best.
-        reason: Why there is none; empty otherwise.
+        reason: Reason that there is none; empty otherwise.
     """
 
     value: float
@@ -137,7 +137,7 @@ def choose_threshold(
     Args:
         test: Slides that are evaluated.
         validation: Slides of the same fold's validation set, where there is one.
-        scope: What is evaluated together.
+        scope: Instances that are evaluated together.
         choice: On which slides to choose.
         criterion: Metric that the threshold maximises.
     """

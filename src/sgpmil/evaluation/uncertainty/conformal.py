@@ -17,7 +17,7 @@ ConformalMethod = Literal["lac", "aps"]
 """`lac`: least ambiguous sets, the smallest. `aps`: adaptive sets, larger for harder slides."""
 
 _TOLERANCE = 1e-12
-"""How far a score may exceed a threshold by rounding."""
+"""Amount by which rounding may lift a score above a threshold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class PredictionSets:
         members: Whether each class is in the set of each slide.
         was_empty: Whether the method itself gave the slide no class: it is less like a
             calibration slide of any class than the coverage asks for.
-        target: What is predicted.
+        target: Quantity that is predicted.
     """
 
     members: Bool[np.ndarray, "n C"]
@@ -49,13 +49,13 @@ class ConformalPredictor:
     """Thresholds that calibration slides gave.
 
     Args:
-        method: Which score.
+        method: Kind of score.
         coverage: Promised share of slides whose set holds their label.
         thresholds: Largest score a class may have to be in a set; infinite where the
             calibration slides are too few.
         num_calibration: Number of calibration slides of each class.
         per_class: Whether the promise holds for each class on its own.
-        target: What is predicted.
+        target: Quantity that is predicted.
     """
 
     method: ConformalMethod
@@ -173,7 +173,7 @@ def fit_conformal(
     Args:
         table: Predictions of the calibration slides; those without a label are left out.
         coverage: Promised share $1 - \alpha$ of slides whose set holds their label.
-        method: Which score.
+        method: Kind of score.
         per_class: Whether each class gets a threshold of its own.
         seed: Seed of $u_i$.
 
@@ -255,9 +255,9 @@ class SetMetrics:
     """Coverage and size of prediction sets on labelled slides, as counts that can be pooled.
 
     Args:
-        method: Which score made the sets.
+        method: Kind of score that made the sets.
         nominal: Promised coverage.
-        target: What is predicted.
+        target: Quantity that is predicted.
         class_slides: Number of slides of each class.
         class_covered: Number of them whose set holds their class.
         class_members: Number of classes in their sets, summed.

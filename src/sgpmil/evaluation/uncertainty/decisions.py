@@ -25,7 +25,7 @@ class DeferralRule:
     """A threshold of uncertainty, above which a slide goes to a human.
 
     Args:
-        measure: Which uncertainty.
+        measure: Measure of uncertainty.
         threshold: Largest uncertainty of a slide that is kept.
         asked_share: Share of the slides that was to be deferred.
         expected_share: Share of new slides expected to be: the least that the number of

@@ -52,7 +52,7 @@ def uncertainty(table: PredictionTable, measure: UncertaintyMeasure) -> Float[np
 
     Args:
         table: Predictions.
-        measure: Which uncertainty.
+        measure: Measure of uncertainty.
 
     Returns:
         The uncertainties. NaN where the predictions do not carry them, and NaN throughout where
@@ -170,7 +170,7 @@ def correct_versus_wrong(table: PredictionTable, measure: UncertaintyMeasure) ->
 
     Args:
         table: Predictions; those without a label are left out.
-        measure: Which uncertainty.
+        measure: Measure of uncertainty.
 
     Returns:
         The comparison. The test is NaN with fewer than two slides on a side, without the

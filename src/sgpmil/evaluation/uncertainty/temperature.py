@@ -21,7 +21,7 @@ class Temperature:
 
     Args:
         value: Temperature T; above 1 lowers the confidence, below 1 raises it.
-        at_bound: Which of `TEMPERATURE_BOUNDS` stopped the fit, where one did.
+        at_bound: The one of `TEMPERATURE_BOUNDS` that stopped the fit, if any.
         identified: Whether the validation slides say anything of T; where not, T is 1.
         num_slides: Number of validation slides with a label.
         nll_before: Mean negative log-likelihood of the validation slides as predicted.

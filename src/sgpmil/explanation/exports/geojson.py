@@ -151,7 +151,7 @@ def write_qupath_geojson(
         class_names: Name of each class.
         offset: Level-0 position (x, y) of what the viewer takes as the origin.
         prototypes: Inducing point of each patch; negative where there is none.
-        similarity: How similar the patch is to it.
+        similarity: Similarity of the patch to it.
         colours: Colour of each inducing point, as "#RRGGBB"; QuPath chooses where there is none.
 
     Raises:
@@ -232,7 +232,7 @@ def write_tiatoolbox_overlay(
         scores: Scores of its patches, with coordinates.
         class_names: Name of each class.
         prototypes: Inducing point of each patch; negative where there is none.
-        similarity: How similar the patch is to it.
+        similarity: Similarity of the patch to it.
 
     Raises:
         ExplanationError: The scores have no coordinates, or the classes or prototypes do not fit

@@ -48,7 +48,7 @@ def write_score_tiff(
         layers: The maps by their names ("attention mean"), all of the same pixels.
         mpp: Microns per level-0 pixel, where known: a map pixel is then `mpp * downsample`
             microns wide, and the map's corner is at its place on the slide.
-        outside: What pixels without a patch become.
+        outside: Value of pixels without a patch.
 
     Raises:
         ExplanationError: There is no map, the maps differ in their pixels, or `mpp` is no size.

@@ -50,7 +50,7 @@ def patch_table(
         scores: Scores of its patches, with coordinates.
         class_names: Name of each class.
         prototypes: Inducing point of each patch; negative where there is none.
-        similarity: How similar the patch is to it.
+        similarity: Similarity of the patch to it.
 
     Raises:
         ExplanationError: The scores have no coordinates, the classes are not those of the
@@ -114,7 +114,7 @@ def write_patch_table(
         scores: Scores of its patches, with coordinates.
         class_names: Name of each class.
         prototypes: Inducing point of each patch; negative where there is none.
-        similarity: How similar the patch is to it.
+        similarity: Similarity of the patch to it.
 
     Raises:
         ExplanationError: See `patch_table`; or the file is to be of another format.

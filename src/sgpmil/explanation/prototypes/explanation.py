@@ -207,7 +207,7 @@ def explain_prototypes(
         model: A model with inducing points (sgpmil, agp); it is left in evaluation mode.
         bags: Slides to explain together.
         scores: Attention and labels of the patches, where known, by slide.
-        measure: How patches are compared with inducing points.
+        measure: Measure of similarity of patches to inducing points.
         centre: Mean of the inputs for the centred cosine (see `mean_inputs`); by default over
             the given bags, which are then read twice.
         top: Number of example patches a prototype.

@@ -58,7 +58,7 @@ class SlidePrototypes:
     Args:
         slide_id: Name of the slide.
         assigned: Number of the inducing point that each patch is most like.
-        similarity: How like it the patch is.
+        similarity: Similarity of the patch to it.
     """
 
     slide_id: str
@@ -217,7 +217,7 @@ def attention_parts(
         gp: The Gaussian process; in float64, lest large terms that cancel lose their digits.
         inputs: Inputs of the patches.
         covariance: $k(z_m, x_i)$, where it is known already.
-        weights: What `prototype_weights` gives, where it is known already.
+        weights: Result of `prototype_weights`, if it is known already.
     """
     if covariance is None:
         covariance = gp.kernel(gp.inducing_points, inputs).to_dense()

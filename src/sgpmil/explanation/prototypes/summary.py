@@ -57,7 +57,7 @@ class PatchReference:
     Args:
         slide_id: Name of its slide.
         instance: Its number in the bag.
-        similarity: How like its prototype it is.
+        similarity: Similarity to its prototype.
         corner: Top-left corner (x, y) in level-0 pixels, where known.
         side: Side in level-0 pixels, where known.
     """
@@ -122,7 +122,7 @@ class PrototypeExplanation:
     r"""The prototypes of slides that are explained together: those of a fold's test set.
 
     Args:
-        measure: How patches were compared with inducing points.
+        measure: Measure of similarity of patches to inducing points.
         slides: Prototypes of each slide's patches.
         prototypes: All prototypes, the most used first and the unused last.
         mean_logit: Mean of $\mathrm E f(x_i)$ over all patches.

@@ -23,8 +23,8 @@ class GrowthCurve(NamedTuple):
     """Time and memory over sizes.
 
     Args:
-        along: What grows: ``instances`` of a bag, or ``bags``.
-        job: What is done: ``train`` or ``predict``.
+        along: Quantity that grows: ``instances`` of a bag, or ``bags``.
+        job: Measured work: ``train`` or ``predict``.
         sizes: The sizes.
         seconds: Seconds at each.
         gibibytes: Peak memory at each; NaN where unknown.

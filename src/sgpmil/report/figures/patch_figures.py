@@ -197,7 +197,7 @@ class AttentionPanel:
     """One bag of `attention_figure`.
 
     Args:
-        title: What the bag is, and what the model says of it.
+        title: Name of the bag, and its prediction.
         images: Picture of each instance, (N, h, w) or (N, h, w, 3).
         scores: Scores of the instances.
         class_index: Class that the evidence is for.

@@ -63,7 +63,7 @@ def label_map_figure(
         slide: Prototypes of the patches.
         explanation: What the slide was explained with; it gives the colours.
         picture: The slide itself, and what experts outlined on it.
-        title: What the slide is; its name by default.
+        title: Title of the slide; its name by default.
 
     Raises:
         ExplanationError: The scores have no coordinates, or are of another slide.
@@ -131,7 +131,7 @@ def prototype_sheet(
         open_slide: Opens a slide by its name, or gives None where there is none; the names of
             the patches then stand in for their pictures.
         most: Most prototypes to draw.
-        title: What is shown.
+        title: Title of the figure.
         fewest_labelled: Fewest labelled patches for which a share of cancer is drawn.
         picture_size: Side of a patch's picture in pixels.
 

@@ -67,7 +67,7 @@ def correct_wrong_figure(
 
     Args:
         table: Predictions; slides without a label are left out.
-        measures: What to draw, a panel each; those that the predictions lack are left out.
+        measures: Measures to draw, a panel each; those that the predictions lack are left out.
 
     Raises:
         PredictionError: No slide has a label, or no measure is there.
@@ -102,7 +102,8 @@ def risk_coverage_figure(
 
     Args:
         table: Predictions; slides without a label are left out.
-        measures: What to order by, a line each; those that the predictions lack are left out.
+        measures: Measures to order slides by, a line each; those that the predictions lack are
+            left out.
 
     Raises:
         PredictionError: No slide has a label, or no measure is there.

@@ -295,7 +295,7 @@ class Section:
     Args:
         anchor: Its name in links.
         title: Its heading.
-        blocks: What it holds.
+        blocks: Its content.
     """
 
     anchor: str

@@ -29,8 +29,8 @@ def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | 
 
     Args:
         material: The run.
-        facts: What is known of its data.
-        assessment: What was measured; None where no slide has a label.
+        facts: Counts and names of its data.
+        assessment: The measurements; None where no slide has a label.
     """
     checks = (
         _finished(material),

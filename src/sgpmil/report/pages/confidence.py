@@ -54,8 +54,8 @@ class ConfidenceWords:
     Args:
         level: The level.
         headline: It in one sentence.
-        reasons: What it follows from, a sentence each.
-        doubt: Where the doubt lies: in what the slide shows, or in the model.
+        reasons: Reasons for it, a sentence each.
+        doubt: Source of the doubt: the slide or the model.
     """
 
     level: ConfidenceLevel
@@ -89,7 +89,7 @@ def confidence_words(
 
     Args:
         prediction: The model's prediction of the slide.
-        target: What is predicted.
+        target: Quantity that is predicted.
         prediction_set: The classes that it may be of.
         has_posterior: Whether the model has a posterior.
     """

@@ -50,7 +50,7 @@ def error_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> S
     """Draw ROC and precision–recall curves and the confusion matrix.
 
     Args:
-        assessment: What was measured.
+        assessment: The measurements.
         tests: Predictions of each fold's labelled test slides.
     """
     names = assessment.class_names
@@ -78,7 +78,7 @@ def calibration_section(assessment: Assessment, tests: Sequence[PredictionTable]
     """Draw whether confidence is accuracy, and take the Brier score apart.
 
     Args:
-        assessment: What was measured.
+        assessment: The measurements.
         tests: Predictions of each fold's labelled test slides.
     """
     parts = assessment.brier
@@ -193,7 +193,7 @@ def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]
     """Show how well uncertainty predicts errors, and what calibration changes.
 
     Args:
-        assessment: What was measured.
+        assessment: The measurements.
         tests: Predictions of each fold's labelled test slides.
     """
     found = assessment.uncertainty
@@ -281,7 +281,7 @@ def localisation_section(assessment: Assessment | None) -> Section:
     """Show how well the scores of patches find the positive ones.
 
     Args:
-        assessment: What was measured; None where no slide has a label.
+        assessment: The measurements; None where no slide has a label.
     """
     found = None if assessment is None else assessment.instances
     if found is None:

@@ -238,9 +238,9 @@ def run_summary(
 
     Args:
         material: The run.
-        facts: What is known of its data.
-        assessment: What was measured; None where no slide has a label.
-        checks: What was looked at.
+        facts: Counts and names of its data.
+        assessment: The measurements; None where no slide has a label.
+        checks: Checks of data and results.
     """
     model = material.model or "The model"
     slides = f"{counted(facts.num_slides, 'slide')} of {counted(facts.num_patients, 'patient')}"

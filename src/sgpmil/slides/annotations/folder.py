@@ -44,8 +44,8 @@ def read_annotations(
 
     Args:
         path: File to read.
-        rule: Which regions are positive. By default the groups of CAMELYON for XML; for GeoJSON
-            all regions, which must then have one class. Masks need none.
+        rule: Rule for which regions are positive. By default the groups of CAMELYON for XML; for
+            GeoJSON all regions, which must then have one class. Masks need none.
         mask_downsample: See `read_mask`.
         slide_size: Width and height of the slide in level-0 pixels, for masks.
 
@@ -96,7 +96,7 @@ class AnnotationFolder:
     Args:
         folder: The folder.
         files: The file of each slide.
-        rule: Which regions are positive, or a function that says so for a class of slide.
+        rule: Rule for which regions are positive, or a function that says so for a class of slide.
         mask_downsample: Side of a mask's pixel in level-0 pixels (see `read_mask`).
     """
 
@@ -138,7 +138,7 @@ def open_annotations(
 
     Args:
         folder: The folder.
-        rule: Which regions are positive; see `read_annotations` for the default.
+        rule: Rule for which regions are positive; see `read_annotations` for the default.
         mask_downsample: Side of a mask's pixel in level-0 pixels (see `read_mask`).
 
     Raises:

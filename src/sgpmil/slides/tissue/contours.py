@@ -33,7 +33,7 @@ def outline(
     """Return the area that the pixels of a mask cover, along the edges of the pixels.
 
     Args:
-        mask: Which pixels are covered.
+        mask: Mask of the covered pixels.
         x_edges: Left edge of each column, and the right edge of the last.
         y_edges: Upper edge of each row, and the lower edge of the last.
 
