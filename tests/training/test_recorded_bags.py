@@ -1,4 +1,6 @@
 import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ from sgpmil.gpu.resident import on_device
 from sgpmil.models.contract import Recordable
 from sgpmil.models.registry import build_model, list_models
 from sgpmil.training.batches import PackedBatches
-from sgpmil.training.engines import OptimiserSteps
+from sgpmil.training.engines import OptimiserSteps, PlainEngine, ReplayEngine
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recorded_bags import RecordedBags, recorded_bags
@@ -152,6 +154,20 @@ def test_replayed_passes_train_as_plain_ones(name, accumulate, bags):
     parts = 2 if name == "dgrmil" else 1
     assert recorder.tried == parts * len(SIZES)
     assert recorder.replayed == visits - parts * len(SIZES)
+
+
+def test_recordings_are_freed_without_a_collection_of_garbage(bags):
+    steps = steps_of(small("transmil"), TrainingSettings(bags_per_step=1, precision="32"), bags)
+    recorded = RecordedBags(steps, bags, Rehearsal())
+    recorded_epochs(recorded)
+    engine, alive = ReplayEngine(recorded, PlainEngine(steps)), weakref.ref(recorded)
+    gc.disable()
+    try:
+        del recorded
+        engine.forget()
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_a_parameter_without_a_gradient_is_left_alone(bags):

@@ -1,4 +1,6 @@
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from sgpmil.gp.noise import ZeroNoise
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
 from sgpmil.training.batches import PackedBatches
-from sgpmil.training.engines import OptimiserSteps
+from sgpmil.training.engines import OptimiserSteps, PlainEngine, ReplayEngine
 from sgpmil.training.fit import fit
 from sgpmil.training.optimisers import build_optimiser
 from sgpmil.training.recorded_steps import HalfWeights, RecordedSteps, filled_rows, recorded_steps
@@ -92,6 +94,23 @@ def test_recorded_steps_are_the_plain_ones_in_double_precision(name, precision, 
     wanted = torch.cat([p.flatten() for p in double.parameters()])
     begun = torch.cat([p.flatten() for p in model.parameters()])
     assert (moved - wanted).norm() < (0.1 if precision == "32" else 0.5) * (wanted - begun).norm()
+
+
+@pytest.mark.gpu
+def test_recordings_are_freed_without_a_collection_of_garbage(bags):
+    _, steps = trained(small("sgpmil"), bags, TrainingSettings(precision="32"), "cuda")
+    recorded = recorded_steps(steps, on_device(bags, torch.device("cuda")))
+    recorded.epoch(PackedBatches(bags, GROUPS))
+    engine, alive = ReplayEngine(recorded, PlainEngine(steps)), weakref.ref(recorded)
+    held = torch.cuda.memory_reserved()
+    gc.disable()
+    try:
+        del recorded
+        engine.forget()
+        assert alive() is None
+        assert torch.cuda.memory_reserved() < held
+    finally:
+        gc.enable()
 
 
 @pytest.mark.gpu

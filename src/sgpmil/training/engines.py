@@ -45,6 +45,10 @@ class Engine(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Free the GPU memory that recordings hold."""
+        ...
+
 
 class OptimiserSteps:
     """Forward, backward, clip and step of a model.
@@ -143,6 +147,9 @@ class PlainEngine:
         """Return True: a plain pass takes any bags."""
         return True
 
+    def forget(self) -> None:
+        """Do nothing: plain passes keep nothing."""
+
     def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:
         """Train on the batches of an epoch and return the loss of each."""
         steps, losses, last = self.steps, [], len(batches) - 1
@@ -224,7 +231,7 @@ class ReplayEngine:
             losses = self.recorded.epoch(batches)
         if losses is None:
             steps.optimiser.zero_grad()
-            self.recorded = None  # plain steps take less; torch frees the rest when it needs it
+            self.forget()  # plain steps take less
         else:
             with release_turn():
                 if steps.device.type == "cuda":
@@ -237,7 +244,11 @@ class ReplayEngine:
 
     def forget(self) -> None:
         """Free the GPU memory that recordings hold."""
-        self.recorded = None
+        if self.recorded is not None:
+            self.recorded.forget()
+            self.recorded = None
+        if self.plain.steps.device.type == "cuda":
+            torch.cuda.empty_cache()  # torch keeps the memory of a recording for that recording
 
 
 class TrainingState:

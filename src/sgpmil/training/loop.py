@@ -107,8 +107,7 @@ class TrainingLoop:
                 callback.on_fit_end(self.progress)
             status = "success"
         finally:
-            if isinstance(engine, ReplayEngine):
-                engine.forget()
+            engine.forget()
             for logger in self.loggers:
                 logger.finalize(status)
 

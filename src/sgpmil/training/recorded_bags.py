@@ -77,7 +77,7 @@ class RecordedBags:
         groups = batches.groups
         if self.steps.model.in_warmup != self._in_warmup:
             self._in_warmup = self.steps.model.in_warmup
-            self._forget()
+            self._begin_anew()
         losses = torch.empty(len(groups), device=self._recorder.device)
         every = self.steps.settings.accumulate_steps
         for number, (bag,) in enumerate(groups):
@@ -86,6 +86,11 @@ class RecordedBags:
             if (number + 1) % every == 0 or number == len(groups) - 1:
                 self._step()
         return losses
+
+    def forget(self) -> None:
+        """Drop the recordings, each of which refers to this object."""
+        self._recordings.clear()
+        self._parameters.clear()
 
     def _loss(self, bag: int) -> Float[Tensor, ""]:
         """Add the gradients of a bag, and return its loss."""
@@ -136,10 +141,9 @@ class RecordedBags:
         except RuntimeError as error:
             _LOG.info("Bags are not recorded: %s", error)
             self._may_record = False
-            self._forget()
+            self._begin_anew()
             self.steps.optimiser.zero_grad()
 
-    def _forget(self) -> None:
-        self._recordings.clear()
-        self._parameters.clear()
+    def _begin_anew(self) -> None:
+        self.forget()
         self._recorder.begin_anew()

@@ -134,6 +134,10 @@ class RecordedSteps:
             start = end
         return losses
 
+    def forget(self) -> None:
+        """Drop the recordings, each of which refers to this object."""
+        self._recorded.clear()
+
     def _step(self, adam: AdamStep, plan: "_Plan", numbers: Tensor, loss: Tensor) -> None:
         key = plan.num_bags, plan.num_rows
         found = self._recorded.get(key)
