@@ -17,6 +17,7 @@ from sgpmil.bags import BagDataset, Fold, PackedStore, pack_bags
 from sgpmil.experiments.bench import Workload, bag_sizes
 from sgpmil.processes import compute_device
 from sgpmil.training.cross_validation import cross_validate
+from sgpmil.training.fabric import start_fabric
 
 
 def store(folder: Path, workload: Workload) -> PackedStore:
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     workload = Workload(scale=options.scale)
+    start_fabric()  # its import takes seconds, and belongs to no way
     print(compute_device("auto"), torch.cuda.get_device_name() if torch.cuda.is_available() else "")
     with tempfile.TemporaryDirectory() as folder:
         store(Path(folder) / "store", workload)

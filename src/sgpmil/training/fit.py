@@ -139,6 +139,9 @@ def fit_fold(
     with deterministic():
         sample = _sample(train, settings.seed).to(device)
         network.to(device).initialise(sample, seed=settings.seed)
+        if device.type == "cuda":  # folds side by side have a cache each, of which this is the most
+            del sample
+            torch.cuda.empty_cache()
         if settings.precision == "64":
             network.double()
         if fabric.world_size > 1:  # GPUs of different kinds round differently
