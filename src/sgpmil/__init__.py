@@ -3,13 +3,17 @@
 The flow is the layout, a room a step::
 
     slides       slide files become tissue, patches and embeddings
+    phantoms     synthetic slides
     bags         embeddings on disk become bags in memory
+    gpu          programs, recordings and memory of a GPU
     gp           the sparse Gaussian process
     models       bags become logits, attention and evidence, with their posterior
     training     bags and labels become checkpoints
     evaluation   checkpoints and bags become predictions; predictions become metrics
-    report       predictions become figures
-    experiments  recipes, the demo, the comparisons
+    runs         a run on disk: folds, checkpoints, predictions, provenance
+    explanation  predictions become maps, key patches and prototypes
+    report       predictions and explanations become figures and pages
+    experiments  recipes, the demo, studies, the bench
     cli          the command line
 
 Names are imported when they are first used, so that ``import sgpmil`` is quick.

@@ -197,7 +197,7 @@ def test_embeddings_and_encoder(found, run_material):
     assert (said.mark, said.text) == ("note", "They are gone.")
     assert check(run_material, "Embeddings").mark == "pass"
     fewer = replace(run_material, bags=run_material.bags.subset(run_material.bags.slide_ids[:-3]))
-    assert "3 slides of 24 have no embeddings" in check(fewer, "Embeddings").text
+    assert "3 slides of 24 no longer have embeddings" in check(fewer, "Embeddings").text
     assert check(found, "Patch encoder", encoders=("uni_v1",)).mark == "pass"
     unknown = check(found, "Patch encoder")
     assert unknown.mark == "note"
