@@ -34,7 +34,7 @@ def made(tmp_path_factory):
     return folder
 
 
-SOME_SHOWN = pytest.mark.filterwarnings("always::sgpmil.runs.material.MissingMaterialWarning")
+SOME_SHOWN = pytest.mark.filterwarnings("always::sgpmil.runs.slide_picture.MissingMaterialWarning")
 """Slides without a file are warned of, which is not to stop the command."""
 
 
