@@ -179,6 +179,8 @@ def test_a_run_remembers_where_slides_and_annotations_were_named(run, tmp_path):
         write_slide(slides / f"{name}.tiff")
     draw(drawn, b=[(0, 0), (256, 0), (256, 256), (0, 256), (0, 0)])
     assert not MaterialOptions(run=run).read_material().sources.files
+    MaterialOptions(run=run, annotations=drawn, regions=("Tumor",)).read_material()
+    assert not Run.open(run).sources  # without its rule, the folder would mean something else
     MaterialOptions(run=run, slides=slides, annotations=drawn).read_material()
     assert Run.open(run).sources == {"slides": str(slides), "annotations": str(drawn)}
     found = MaterialOptions(run=run).read_material()

@@ -117,8 +117,13 @@ class MaterialOptions(AnnotationOptions):
             mpp=self.mpp,
         )
         if run is not None:
+            # Annotations read by other rules would label patches differently without them.
+            rules = (self.regions, self.min_coverage, self.mask_downsample)
+            plain = rules == (None, 0.5, None)
             run.remember_sources(
-                slides=self.slides, annotations=self.annotations, nuclei=self.nuclei
+                slides=self.slides,
+                annotations=self.annotations if plain else None,
+                nuclei=self.nuclei,
             )
         return material
 
