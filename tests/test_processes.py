@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from sgpmil.processes import (
     hold_interrupts,
     progress_bar,
     progress_bars,
+    repeat_lost_interrupts,
     set_up_worker,
 )
 
@@ -94,6 +96,21 @@ def test_an_interrupt_is_held_back_and_not_lost():
     with pytest.raises(KeyboardInterrupt):
         interrupted_within(reached)
     assert reached == [True]
+
+
+def test_an_interrupt_that_a_finaliser_dropped_arrives_later():
+    class InterruptedFinaliser:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def finalise_and_wait():
+        InterruptedFinaliser()
+        threading.Event().wait(60)
+
+    before = sys.unraisablehook
+    with repeat_lost_interrupts(), pytest.raises(KeyboardInterrupt):
+        finalise_and_wait()
+    assert sys.unraisablehook is before
 
 
 def test_a_signal_has_its_old_handler_again_after_the_block():

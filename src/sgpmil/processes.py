@@ -1,7 +1,9 @@
 """Locks, worker processes, Ctrl-C, progress bars and devices, for all rooms."""
 
+import _thread
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 _SPEED_PERIOD_S = 24 * 3600.0
 """Seconds over which the speed is averaged: a slide can take longer than rich's half minute."""
+
+_REPEAT_AFTER_S = 0.05
 
 
 class FileLock:
@@ -97,6 +101,40 @@ def hold_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Send Ctrl-C again where Python dropped it, while the block runs.
+
+    Python prints and drops an exception that is raised while an object is finalised. A Ctrl-C that
+    arrives at that moment would not stop the program.
+    """
+    before = sys.unraisablehook
+
+    def repeat(lost: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+            return
+        # A little later, so that it does not arrive in this function; if it is lost again, this
+        # function is called again.
+        again = threading.Timer(_REPEAT_AFTER_S, _interrupt_main_thread)
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _interrupt_main_thread() -> None:
+    ident = threading.main_thread().ident
+    if ident is None or not hasattr(signal, "pthread_kill"):  # Windows
+        _thread.interrupt_main()
+        return
+    signal.pthread_kill(ident, signal.SIGINT)  # a real signal also ends a wait
 
 
 @contextmanager

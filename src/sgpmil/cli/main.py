@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 import sgpmil
 from sgpmil.errors import SgpmilError
+from sgpmil.processes import repeat_lost_interrupts
 
 _INTERRUPTED = 130
 
@@ -103,7 +104,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # --debug is global: taken wherever it stands.
     given = [_dashed(argument) for argument in given if argument != "--debug"]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), repeat_lost_interrupts():
             warnings.showwarning = _show_warning
             app(args=given, prog_name="sgpmil")
     except SgpmilError as error:
