@@ -1,9 +1,12 @@
+import itertools
+
 import pytest
 import torch
 import torchmil.models
 from torch import nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.errors import SettingsError
 from sgpmil.models import build_model
 
 from .small import IN_DIM, random_bags, small_model
@@ -11,7 +14,9 @@ from .small import IN_DIM, random_bags, small_model
 
 def torchmil_twin(model, output):
     """Build torchmil's ABMIL with our weights and the one output that it has."""
-    embed = nn.Sequential(nn.Linear(IN_DIM, 8), nn.ReLU())
+    widths = [IN_DIM, *(model.settings.hidden_dims or (8,))]
+    layers = [(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(widths)]
+    embed = nn.Sequential(*itertools.chain.from_iterable(layers))
     twin = torchmil.models.ABMIL((IN_DIM,), att_dim=4, gated=model.gate is not None, feat_ext=embed)
     embed.load_state_dict(model.mlp.state_dict())
     twin.pool.fc1.module.load_state_dict(model.value.state_dict())
@@ -24,9 +29,9 @@ def torchmil_twin(model, output):
     return twin.eval()
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_same_weights_in_torchmil_give_the_same(gated):
-    model = small_model("abmil", gated=gated, preset="released")
+@pytest.mark.parametrize(("gated", "widths"), [(True, ()), (False, ()), (True, (7, 5))])
+def test_same_weights_in_torchmil_give_the_same(gated, widths):
+    model = small_model("abmil", gated=gated, preset="released", hidden_dims=widths)
     bags = random_bags()
     ours = model(BagBatch.pack(bags))
     attention = ours.attention.split([b.num_instances for b in bags], dim=1)
@@ -72,3 +77,12 @@ def test_published_settings():
     assert (settings.hidden_dim, settings.attention_dim, settings.dropout) == (512, 128, 0.15)
     assert settings.gated
     assert not settings.standardise
+
+
+def test_deep_preset_has_the_embedding_of_sgpmil():
+    deep = build_model("abmil", in_dim=9, num_classes=2, preset="deep")
+    process = build_model("sgpmil", in_dim=9, num_classes=2)
+    shapes = [[p.shape for p in model.mlp.parameters()] for model in (deep, process)]
+    assert shapes[0] == shapes[1]
+    with pytest.raises(SettingsError, match="widths of at least 1, but got \\(8, 0\\)"):
+        build_model("abmil", in_dim=9, num_classes=2, hidden_dims=[8, 0])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.chunks import by_chunks
+from sgpmil.errors import SettingsError
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
@@ -22,7 +23,8 @@ class ABMILSettings(ModelSettings):
     """Settings of ABMIL.
 
     Args:
-        hidden_dim: Width of the embedding.
+        hidden_dim: Width of the embedding, which is one layer.
+        hidden_dims: Widths of the layers of a deeper embedding, in the place of `hidden_dim`.
         attention_dim: Width of the attention's hidden layer.
         gated: Whether the attention has a sigmoid gate.
         dropout: Dropout of the bag embedding.
@@ -32,11 +34,21 @@ class ABMILSettings(ModelSettings):
     attention_dim: int = 128
     gated: bool = True
     dropout: float = 0.15
+    hidden_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_at_least(1, "hidden_dim", "attention_dim")
         self.check_dropout("dropout")
+        if min(self.widths) < 1:
+            raise SettingsError(
+                f"Expected hidden_dims to be widths of at least 1, but got {self.hidden_dims}."
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of each layer of the embedding."""
+        return tuple(self.hidden_dims) or (self.hidden_dim,)
 
 
 ABMIL_TRAINING = {
@@ -50,7 +62,15 @@ ABMIL_TRAINING = {
 """Training of Ilse, Tomczak, Welling, ICML 2018 (bags of MNIST digits; the paper has no slides)."""
 
 
-@register("abmil", presets={"released": {"standardise": False}}, training=ABMIL_TRAINING)
+@register(
+    "abmil",
+    presets={
+        "released": {"standardise": False},
+        # The embedding of SGPMIL, so that the two differ in the attention alone.
+        "deep": {"hidden_dims": (768, 384, 256)},
+    },
+    training=ABMIL_TRAINING,
+)
 class ABMIL(MILModel):
     """The model of this module; its arguments are those of `MILModel`."""
 
@@ -59,14 +79,13 @@ class ABMIL(MILModel):
 
     def __init__(self, in_dim: int, num_outputs: int, settings: ABMILSettings) -> None:
         super().__init__(in_dim, num_outputs, settings)
-        self.mlp = relu_layers((self.feature_dim, settings.hidden_dim))
-        self.value = nn.Linear(settings.hidden_dim, settings.attention_dim)
-        self.gate = (
-            nn.Linear(settings.hidden_dim, settings.attention_dim) if settings.gated else None
-        )
+        hidden_dim = settings.widths[-1]
+        self.mlp = relu_layers((self.feature_dim, *settings.widths))
+        self.value = nn.Linear(hidden_dim, settings.attention_dim)
+        self.gate = nn.Linear(hidden_dim, settings.attention_dim) if settings.gated else None
         self.attention = nn.Linear(settings.attention_dim, 1)
         self.dropout = nn.Dropout(settings.dropout)
-        self.classifier = nn.Linear(settings.hidden_dim, num_outputs)
+        self.classifier = nn.Linear(hidden_dim, num_outputs)
 
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
