@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,19 +72,29 @@ def compile_program(program, pointers, constants, aligned=(), **options):
 
 
 def _mend_interpreter():
-    """Let the interpreter take bounds of loops from memory under every NumPy.
+    """Let the interpreter take bounds of loops from memory under every NumPy, and patch once.
 
-    It keeps a number as an array of one entry, which NumPy no longer turns into an integer.
+    It keeps a number as an array of one entry, which NumPy no longer turns into an integer. And it
+    looks through Triton's language at every call of a function, which takes most of its time: here
+    it does so once for each module that has such functions, and leaves the language as it is then.
     """
     from triton.runtime import interpreter
 
-    patch = interpreter._patch_lang_tensor
+    patch_tensor, patch = interpreter._patch_lang_tensor, interpreter._patch_lang
+    patched = set()
 
-    def patched(tensor, scope):
-        patch(tensor, scope)
+    def patched_tensor(tensor, scope):
+        patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    interpreter._patch_lang_tensor = patched
+    def patch_once(function):
+        module = function.__globals__["__name__"]
+        if module not in patched:
+            patched.add(module)
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    interpreter._patch_lang_tensor, interpreter._patch_lang = patched_tensor, patch_once
 
 
 def _moved(value, device):

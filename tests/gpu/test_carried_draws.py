@@ -13,6 +13,7 @@ from sgpmil.gpu.cholesky import inverse_factor
 from tests.gpu.kernel_process import compile_program, run_kernels
 
 MODULE = "tests.gpu.test_carried_draws"
+COLUMNS = carried_draws._SUMMED_COLUMNS
 NAMES = ("x", "z", "inverse", "functions", "lengthscale", "scale", "constant", "weight", "bias")
 
 
@@ -88,6 +89,12 @@ def drawn_and_gradients(as_of_many, *arguments):
     """Draw in small tiles, or as if there were many inputs: in large tiles, several to a part."""
     carried_draws._MANY = 0 if as_of_many else 1_000
     carried_draws._MOST_PARTS = 2 if as_of_many else 128
+    if not torch.cuda.is_available() and len(arguments[1]) > 20:
+        # The interpreter takes as long for a wide block as for a narrow one, and there are hundreds
+        # of narrow ones. With fewer points they are as narrow as on a GPU.
+        carried_draws._SUMMED_COLUMNS = 1024
+    else:
+        carried_draws._SUMMED_COLUMNS = COLUMNS
     *given, grad = (v.clone() if isinstance(v, torch.Tensor) else v for v in arguments)
     wanted = [v.requires_grad_() for v in given[:-1] if isinstance(v, torch.Tensor)]
     f = CarriedRBFDraw.apply(*given)

@@ -71,26 +71,20 @@ def softmax_and_gradient(values, grad, bounds):
     return softmax.detach(), values.grad
 
 
-@pytest.fixture(scope="module")
-def softmaxes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("softmaxes")
-    return run_kernels(f"{MODULE}:softmax_and_gradient", softmax_cases(), folder)
-
-
 @pytest.mark.parametrize("name", softmax_cases())
-def test_softmax_and_gradient_are_torchs_bag_by_bag(softmaxes, name):
+def test_softmax_and_gradient_are_torchs_bag_by_bag(found, name):
     values, grad, bounds = softmax_cases()[name]
     exact = values.double().requires_grad_()
     expected = torch.cat([v.softmax(1) for v in exact.split(bounds.diff().tolist(), 1)], dim=1)
     expected.backward(grad.double())
-    softmax, gradient = softmaxes[name]
+    softmax, gradient = found[f"softmax: {name}"]
     assert softmax.dtype == gradient.dtype == values.dtype
     assert_close(softmax, expected.detach(), TOLERANCE[values.dtype])
     assert_close(gradient, exact.grad, TOLERANCE[values.dtype])
 
 
-def test_softmax_of_extreme_ties_is_exact(softmaxes):
-    softmax, _ = softmaxes["ties"]
+def test_softmax_of_extreme_ties_is_exact(found):
+    softmax, _ = found["softmax: ties"]
     assert torch.equal(softmax[:, :5], torch.tensor([[0.5, 0.5, 0.0, 0.5, 0.5]]))
 
 
@@ -151,21 +145,15 @@ def pooled_and_gradients(weights, embeddings, grad, bounds):
     return pooled.detach(), weights.grad, embeddings.grad, of_weights, of_embeddings
 
 
-@pytest.fixture(scope="module")
-def pools(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pools")
-    return run_kernels(f"{MODULE}:pooled_and_gradients", pool_cases(), folder)
-
-
 @pytest.mark.parametrize("name", pool_cases())
-def test_pool_and_gradients_are_products_bag_by_bag(pools, name):
+def test_pool_and_gradients_are_products_bag_by_bag(found, name):
     weights, embeddings, grad, bounds = pool_cases()[name]
     w, h = weights.double().requires_grad_(), embeddings.double().requires_grad_()
     sizes = bounds.diff().tolist()
     bags = zip(w.split(sizes, 1), h.split(sizes), strict=True)
     expected = torch.stack([of_bag @ rows for of_bag, rows in bags])
     expected.backward(grad.double())
-    pooled, of_weights, of_embeddings, *alone = pools[name]
+    pooled, of_weights, of_embeddings, *alone = found[f"pool: {name}"]
     tolerance = TOLERANCE[weights.dtype]
     assert pooled.dtype == of_weights.dtype == weights.dtype
     assert_close(pooled, expected.detach(), tolerance)
@@ -175,8 +163,8 @@ def test_pool_and_gradients_are_products_bag_by_bag(pools, name):
     assert all(map(torch.equal, alone, (of_weights, of_embeddings)))
 
 
-def test_a_bag_without_rows_sums_to_zero(pools):
-    pooled, *_ = pools["no last bag"]
+def test_a_bag_without_rows_sums_to_zero(found):
+    pooled, *_ = found["pool: no last bag"]
     assert torch.equal(pooled[-1], torch.zeros(3, 17).double())
 
 
@@ -198,16 +186,43 @@ def pooling_results(values, embeddings, bounds):
     return softmax, weights.detach(), pooled.detach(), attention.grad
 
 
-def test_the_models_functions_agree_with_torch(tmp_path):
-    cases = {
+def model_cases():
+    return {
         str(dtype): (normal(3, 9, seed=7, dtype=dtype), normal(9, 4, seed=8), bounds_of([4, 1, 4]))
         for dtype in (torch.float16, torch.float32, torch.float64)
     }
-    results = run_kernels(f"{MODULE}:pooling_on_kernels", cases, tmp_path)
-    for name, case in cases.items():
-        for found, expected in zip(results[name], pooling_results(*case), strict=True):
-            assert found.dtype == expected.dtype
-            assert_close(found, expected.double(), TOLERANCE[found.dtype])
+
+
+@pytest.mark.parametrize("name", model_cases())
+def test_the_models_functions_agree_with_torch(found, name):
+    expected = pooling_results(*model_cases()[name])
+    for ours, theirs in zip(found[f"models: {name}"], expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert_close(ours, theirs.double(), TOLERANCE[ours.dtype])
+
+
+# All of it in one process: one is started, and Triton imported, once.
+
+KERNELS = {
+    "softmax": (softmax_and_gradient, softmax_cases),
+    "pool": (pooled_and_gradients, pool_cases),
+    "models": (pooling_on_kernels, model_cases),
+}
+
+
+def on_kernels(kind, *case):
+    function, _ = KERNELS[kind]
+    return function(*case)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    cases = {
+        f"{kind}: {name}": (kind, *case)
+        for kind, (_, made) in KERNELS.items()
+        for name, case in made().items()
+    }
+    return run_kernels(f"{MODULE}:on_kernels", cases, tmp_path_factory.mktemp("pooling"))
 
 
 # Constants of a compilation: contiguous rows, rows of a single column, or neither.
