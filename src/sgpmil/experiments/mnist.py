@@ -126,7 +126,7 @@ def mnist_bags(
         ("train", {"train": num_train, "val": num_val}),
         ("test", {"test": num_test}),
     ):
-        images, digits = _read(folder, source)
+        images, digits = read_mnist(folder, source)
         shares = _share_out(digits == digit, list(wanted.values()), generator)
         for (part, count), (targets, others) in zip(wanted.items(), shares, strict=True):
             dealer = _Dealer(part, targets, others, bag_size, generator)
@@ -216,7 +216,16 @@ def _share_out(
     return list(zip(*kinds, strict=True))
 
 
-def _read(folder: Path, source: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def read_mnist(folder: Path, source: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read MNIST's images and their digits.
+
+    Args:
+        folder: Folder of the four files.
+        source: ``train`` or ``test``.
+
+    Raises:
+        BagError: A file is missing or damaged, or the two do not belong together.
+    """
     image_file, label_file = (folder / name for name in MNIST_FILES[source])
     images, labels = read_idx_images(image_file), read_idx_labels(label_file)
     if len(images) != len(labels):

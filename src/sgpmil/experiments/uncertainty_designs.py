@@ -1,0 +1,338 @@
+"""Designs of the uncertainty study: models with settings, ensembles and dropout in prediction.
+
+`train_design` trains a design on the bags of a set. `DESIGNS` has those that the study compares.
+"""
+
+import copy
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sgpmil.bags.bag import NO_LABEL, BagBatch
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.errors import SettingsError
+from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.predictor import predict
+from sgpmil.experiments.uncertainty_sets import UncertaintySet
+from sgpmil.models.contract import MILModel
+from sgpmil.models.registry import resolve_settings
+from sgpmil.shapes import Float
+from sgpmil.training.classifier import SGPMILClassifier
+from sgpmil.training.fit import fit
+from sgpmil.training.settings import TrainingSettings, resolve_training
+
+_MEMBER_STEP = 1000
+"""Difference of the seeds of an ensemble's members: larger than the number of seeds of a study."""
+_MAX_PATCHES = 2**14
+
+
+@dataclass(frozen=True)
+class Design:
+    """A model with settings, trained and used in one way, under a name.
+
+    Args:
+        name: Its name, and that of its folder of results.
+        model: A name of `sgpmil.list_models`.
+        settings: Settings of the model that differ from its defaults.
+        training: Training settings that differ from the model's own.
+        members: Number of models that are trained with different seeds; probabilities are means
+            over them.
+        dropout_samples: Number of predictions with dropout, whose mean is taken; 0 predicts
+            without dropout.
+        as_classifier: Whether to train by ``SGPMILClassifier(random_state=seed).fit(bags,
+            labels)``, as a user would who changes nothing.
+    """
+
+    name: str
+    model: str = "sgpmil"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    members: int = 1
+    dropout_samples: int = 0
+    as_classifier: bool = False
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.dropout_samples < 0:
+            raise SettingsError(
+                f"Expected members >= 1 and dropout_samples >= 0 of the design '{self.name}', but "
+                f"got {self.members} and {self.dropout_samples}."
+            )
+        if self.as_classifier and (self.settings or self.training or self.members > 1):
+            raise SettingsError(
+                f"Expected no settings of the design '{self.name}', which is trained as "
+                "SGPMILClassifier is by itself. Leave them out, or leave out as_classifier."
+            )
+
+    def resolved(self) -> dict[str, Any]:
+        """Return every setting that decides the result, those with default values included.
+
+        Raises:
+            SettingsError: The model or a setting does not exist, or a value is impossible.
+        """
+        training = asdict(resolve_training(self.model, self.training))
+        for name in (
+            "seed",
+            "device",
+            "logger",
+        ):  # the seed is the job's; the others decide nothing
+            del training[name]
+        return {
+            "model": self.model,
+            "model_settings": vars(resolve_settings(self.model, self.settings)),
+            "training": training,
+            "members": self.members,
+            "dropout_samples": self.dropout_samples,
+            "as_classifier": self.as_classifier,
+        }
+
+
+_BEFORE: dict[str, Any] = {
+    "standardise": True,
+    "encoder": "none",
+    "hidden_dims": (768, 384, 256),
+    "gp_dim": 64,
+    "num_inducing": 80,
+    "num_samples": 30,
+    "kernel": "rbf",
+    "mean": "linear",
+    "mean_scale": 0.1,
+    "mean_bias": 0.0,
+    "activation": "softmax",
+    "pooling": "sum",
+    "sampling": "inducing",
+    "likelihood": "mean_log_prob",
+    "inducing_start": "uniform",
+    "lengthscale_start": "cube",
+    "jitter": 1e-4,
+    "kl_factor": 1.0,
+    "noise_seed": 0,
+}
+_BEFORE_TRAINING: dict[str, Any] = {
+    "epochs": 30,
+    "optimiser": "adamw",
+    "learning_rate": 4e-4,
+    "weight_decay": 1e-5,
+    "betas": (0.9, 0.999),
+    "schedule": "cosine",
+    "warmup_epochs": 6,
+    "warmup_learning_rate": 1e-5,
+    "min_learning_rate": 1e-7,
+    "bags_per_step": 2,
+    "accumulate_steps": 1,
+    "gradient_clip": 1.0,
+    "balanced_sampling": True,
+    "select": "last",
+    "patience": 0,
+}
+
+_DEEP: dict[str, Any] = {"hidden_dims": (768, 384, 256)}
+_DEEP_TRAINING: dict[str, Any] = {**_BEFORE_TRAINING, "learning_rate": 3e-4, "bags_per_step": 4}
+
+DESIGNS: dict[str, Design] = {
+    design.name: design
+    for design in (
+        Design("abmil", "abmil"),
+        Design("abmil-ensemble", "abmil", members=5),
+        # With SGPMIL's embedding and schedule, so that the two differ in the attention alone.
+        Design("abmil-deep", "abmil", _DEEP, _DEEP_TRAINING),
+        Design("abmil-deep-decay", "abmil", _DEEP, {**_DEEP_TRAINING, "weight_decay": 0.1}),
+        Design("abmil-deep-ensemble", "abmil", _DEEP, _DEEP_TRAINING, members=5),
+        Design("abmil-deep-dropout", "abmil", _DEEP, _DEEP_TRAINING, dropout_samples=30),
+        Design("bayesmil", "bayesmil"),
+        Design("mixmil", "mixmil"),
+        Design("agp", "agp"),
+        # Written out, so that the row stays the same when the defaults change.
+        Design("sgpmil-1", "sgpmil", _BEFORE, _BEFORE_TRAINING),
+        Design("default", as_classifier=True),
+    )
+}
+"""Designs by name. ``default`` is what a user gets who changes nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained design.
+
+    Args:
+        models: Its models: the members of an ensemble, or one.
+        seconds_per_epoch: Median seconds of an epoch, of all members together; None where it is
+            not known.
+        dropout_samples: Number of predictions with dropout; 0 predicts without.
+        device: Device that predicts.
+    """
+
+    models: tuple[MILModel, ...]
+    seconds_per_epoch: float | None = None
+    dropout_samples: int = 0
+    device: str | None = None
+
+    @property
+    def model(self) -> MILModel:
+        """The first model, whose process and prototypes are looked at."""
+        return self.models[0]
+
+    def predict(self, bags: BagDataset) -> PredictionTable:
+        """Predict bags: means over members and over samples of dropout."""
+        tables = [predict(model, bags, device=self.device) for model in self.models]
+        samples = [table.probs for table in tables]
+        if self.dropout_samples:
+            samples = [
+                sample
+                for model in self.models
+                for sample in dropout_predictions(model, bags, self.dropout_samples, self.device)
+            ]
+        if len(samples) == 1:
+            return tables[0]
+        scores = [
+            _mean_scores([t.predictions[row].instances for t in tables]) for row in range(len(bags))
+        ]
+        found = Prediction.from_batch(tables[0].predictions, np.stack(samples, axis=1), scores)
+        return PredictionTable(tuple(found), tables[0].target)
+
+    def single(self, features: Float[Tensor, "T D"]) -> Float[np.ndarray, " T"]:
+        """Compute the log-odds of the second class for a bag of each instance alone."""
+        found = [single_log_odds(model, features) for model in self.models]
+        return np.asarray(np.mean(found, axis=0))
+
+
+def _mean_scores(scores: Sequence[InstanceScores | None]) -> InstanceScores | None:
+    """Average the scores of members; the spread is that between their means."""
+    found = [score for score in scores if score is not None]
+    if len(found) < len(scores):
+        return None
+    attention = np.stack([score.attention_mean for score in found])
+    margins = [score.evidence_mean for score in found if score.evidence_mean is not None]
+    evidence = np.stack(margins) if len(margins) == len(found) else None
+    return replace(
+        found[0],
+        attention_mean=attention.mean(0),
+        attention_std=attention.std(0),
+        evidence_mean=None if evidence is None else evidence.mean(0),
+        evidence_std=None if evidence is None else evidence.std(0),
+        margin_std=None,
+    )
+
+
+class _LastingDropout(nn.Module):
+    """Dropout that also acts in prediction."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, values: Tensor) -> Tensor:
+        return nn.functional.dropout(values, self.share, training=True)
+
+
+def dropout_predictions(
+    model: MILModel, bags: BagDataset, num_samples: int, device: str | None = None
+) -> list[Float[np.ndarray, "n C"]]:
+    """Predict bags several times with dropout (Gal and Ghahramani, 2016).
+
+    Raises:
+        SettingsError: The model has no dropout.
+    """
+    lasting = copy.deepcopy(model)
+    places = [
+        (parent, name, child.p)
+        for parent in lasting.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Dropout) and child.p > 0
+    ]
+    if not places:
+        raise SettingsError(
+            f"Expected a model with dropout, but {model.name} has none. Use dropout_samples 0."
+        )
+    for parent, name, share in places:
+        setattr(parent, name, _LastingDropout(share))
+    found = []
+    with torch.random.fork_rng():
+        for sample in range(num_samples):
+            torch.manual_seed(sample)
+            found.append(predict(lasting, bags, with_instances=False, device=device).probs)
+    return found
+
+
+@torch.no_grad()
+def single_log_odds(model: MILModel, features: Float[Tensor, "T D"]) -> Float[np.ndarray, " T"]:
+    """Compute the mean log-odds of the second class for a bag of each instance alone."""
+    model.eval()
+    device = next(model.parameters()).device
+    found = []
+    for rows in features.split(_MAX_PATCHES):
+        count = len(rows)
+        batch = BagBatch(
+            features=rows,
+            offsets=torch.arange(count + 1),
+            labels=torch.full((count,), NO_LABEL),
+            slide_ids=tuple(f"patch-{number}" for number in range(count)),
+        )
+        logits = model(batch.to(device)).logits.double()
+        found.append((logits[..., 1] - logits[..., 0]).mean(1).cpu().numpy())
+    return np.concatenate(found)
+
+
+def train_design(design: Design, data: UncertaintySet, *, device: str = "auto") -> Trained:
+    """Train a design on a set, with the set's seed.
+
+    Args:
+        design: The design.
+        data: The set. Its validation bags are used only where the design chooses an epoch by them.
+        device: Device to train on.
+    """
+    if design.as_classifier:
+        return _train_as_classifier(design, data, device)
+    models, seconds = [], []
+    for member in range(design.members):
+        training = replace(
+            resolve_training(design.model, design.training),
+            seed=data.seed + _MEMBER_STEP * member,
+            device=device,
+        )
+        model, time_of_epoch = _fit(design, data, training)
+        models.append(model)
+        seconds.append(time_of_epoch)
+    known = [value for value in seconds if value is not None]
+    return Trained(
+        tuple(models),
+        sum(known) if len(known) == len(seconds) else None,
+        design.dropout_samples,
+        None if device == "auto" else device,
+    )
+
+
+def _fit(
+    design: Design, data: UncertaintySet, training: TrainingSettings
+) -> tuple[MILModel, float | None]:
+    ends: list[float] = []
+    chooses = training.select == "best" or training.patience > 0
+    model = fit(
+        data.train,
+        val=data.val if chooses else None,
+        model=design.model,
+        model_settings=design.settings,
+        training=training,
+        on_epoch=lambda _: ends.append(time.perf_counter()),
+    )
+    epochs = [after - before for before, after in pairwise(ends)]
+    return model, statistics.median(epochs) if epochs else None
+
+
+def _train_as_classifier(design: Design, data: UncertaintySet, device: str) -> Trained:
+    bags = [bag.features.numpy() for bag in data.train]
+    classifier = SGPMILClassifier(random_state=data.seed)
+    if device != "auto":
+        classifier.set_params(device=device)
+    start = time.perf_counter()
+    classifier.fit(bags, data.train.labels)
+    seconds = time.perf_counter() - start
+    epochs = resolve_training(design.model, None).epochs
+    return Trained((classifier.model_,), seconds / epochs, 0, None if device == "auto" else device)

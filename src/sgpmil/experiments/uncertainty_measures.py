@@ -1,0 +1,266 @@
+r"""Measures of a trained design on a set of the uncertainty study.
+
+Keys of `measure`, with ``@shift`` for shifted bags:
+
+========================================  ========================================================
+``auc``, ``balanced_accuracy``, ``ace``,  slides; see `sgpmil.evaluation.metrics`
+``nll``
+``temperature``, ``ace_t``, ``nll_t``     after temperature scaling, fitted on the validation bags.
+                                          It changes neither the ranking of two classes nor the
+                                          predicted class, so the others stay as they are.
+``errors_*``                              AUROC of finding wrong predictions by an uncertainty:
+                                          ``max`` ($1 - \max_c p_c$), ``std`` (posterior standard
+                                          deviation), ``mi`` (mutual information)
+``aurc_*``                                area under the risk-coverage curve of the same
+``auc@…``, ``nll@…``, ``nll_t@…``         shifted bags
+``novelty_patch@…``                       AUROC of a patch's novelty: patches unlike training
+                                          against all patches of the test bags
+``novelty_slide@…``, ``flag@…``           AUROC of a slide's novelty, shifted against test bags, and
+                                          the share of shifted bags found at 5 % false alarms
+``residual_patch@…``                      the same AUROC by the residual variance of the process
+``attention``, ``evidence``, ``single``,  mean AUC of a score in positive bags, and the largest of
+``best``                                  the three
+``process_share``                         standard deviation over test patches of the process's
+                                          part $B_i^\top m$ of the attention logit, divided by that
+                                          of the whole mean
+``variance_ratio``                        mean over test patches of posterior variance divided by
+                                          prior variance
+``prototypes``, ``inducing``              inducing points with the highest kernel value for at
+                                          least one test patch, and their number
+``nmi``, ``nmi_kmeans``                   normalised mutual information of the true class of a test
+                                          patch with that inducing point, and with as many k-means
+                                          clusters of the raw training features
+``seconds_per_epoch``                     median, with all members of an ensemble
+========================================  ========================================================
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.ranking import auroc, sensitivity_at_specificity
+from sgpmil.evaluation.uncertainty.measures import (
+    UncertaintyMeasure,
+    error_auroc,
+    selective_prediction,
+)
+from sgpmil.evaluation.uncertainty.temperature import fit_temperature
+from sgpmil.experiments.uncertainty_designs import Trained
+from sgpmil.experiments.uncertainty_sets import Part, UncertaintySet
+from sgpmil.gp.prior import covariance_of
+from sgpmil.gp.sparse import Posterior
+from sgpmil.models.contract import MILModel
+from sgpmil.models.sgpmil import SGPMIL
+from sgpmil.shapes import Bool, Float, Int
+
+_UNCERTAINTIES: dict[str, UncertaintyMeasure] = {
+    "max": "max_probability",
+    "std": "std",
+    "mi": "mutual_information",
+}
+_SLIDE_METRICS = ("auc", "balanced_accuracy", "ace", "nll")
+_LEVEL = 0.99
+"""Level of the validation patches' novelty above which a patch counts as new."""
+_MOST_FOR_KMEANS = 20_000
+_ROWS = 2**15
+
+Columns = dict[str, float | None]
+
+
+def measure(trained: Trained, data: UncertaintySet) -> Columns:
+    """Measure a trained design on a set.
+
+    Returns:
+        The values by key, in the order of the module's table; None where one is not defined.
+    """
+    val, test = trained.predict(data.val), trained.predict(data.test.bags)
+    shifted = {name: trained.predict(part.bags) for name, part in data.shifted.items()}
+    found: dict[str, float] = {
+        **slide_columns(val, test, shifted),
+        **novelty_columns(val, test, shifted, data),
+        **instance_columns(trained, test, data.test.bags),
+        **process_columns(trained.model, data),
+    }
+    if trained.seconds_per_epoch is not None:
+        found["seconds_per_epoch"] = trained.seconds_per_epoch
+    return {key: None if math.isnan(value) else float(value) for key, value in found.items()}
+
+
+def slide_columns(
+    val: PredictionTable, test: PredictionTable, shifted: dict[str, PredictionTable]
+) -> dict[str, float]:
+    """Measure predictions of slides, before and after temperature scaling."""
+    temperature = fit_temperature(val)
+    scaled = temperature.apply(test)
+    found = {key: get_metric(key)(test) for key in _SLIDE_METRICS}
+    found["temperature"] = temperature.value
+    found |= {f"{key}_t": get_metric(key)(scaled) for key in ("ace", "nll")}
+    for short, name in _UNCERTAINTIES.items():
+        found[f"errors_{short}"] = error_auroc(test, name)
+    for short, name in _UNCERTAINTIES.items():
+        found[f"aurc_{short}"] = selective_prediction(test, name).aurc
+    for shift, table in shifted.items():
+        found[f"auc@{shift}"] = get_metric("auc")(table)
+        found[f"nll@{shift}"] = get_metric("nll")(table)
+        found[f"nll_t@{shift}"] = get_metric("nll")(temperature.apply(table))
+    return found
+
+
+def novelty_columns(
+    val: PredictionTable,
+    test: PredictionTable,
+    shifted: dict[str, PredictionTable],
+    data: UncertaintySet,
+) -> dict[str, float]:
+    """Measure how well novelty finds patches and slides unlike training, where the model has it."""
+    novelties = [_novelty(table) for table in (val, test)]
+    if novelties[0] is None or novelties[1] is None:
+        return {}
+    level = float(np.quantile(np.concatenate(novelties[0]), _LEVEL))
+    found = {}
+    for shift, table in shifted.items():
+        values = _novelty(table)
+        if values is not None:
+            unseen = data.shifted[shift].unseen
+            found[f"novelty_patch@{shift}"] = unseen_auroc(values, unseen, novelties[1])
+            slides = [[float((v > level).mean()) for v in part] for part in (novelties[1], values)]
+            scores, is_shifted = _against(np.array(slides[0]), np.array(slides[1]))
+            found[f"novelty_slide@{shift}"] = auroc(scores, is_shifted)
+            found[f"flag@{shift}"] = sensitivity_at_specificity(scores, is_shifted, 0.95)
+    return found
+
+
+def _novelty(table: PredictionTable) -> list[Float[np.ndarray, " n"]] | None:
+    """Return the novelty of each slide's patches, where the predictions have it."""
+    values = [getattr(p.instances, "novelty", None) for p in table.predictions]
+    return None if any(value is None for value in values) else [np.asarray(v) for v in values]
+
+
+def unseen_auroc(
+    shifted: Sequence[Float[np.ndarray, " n"]],
+    unseen: Sequence[Bool[np.ndarray, " n"]],
+    test: Sequence[Float[np.ndarray, " n"]],
+) -> float:
+    """Compute the AUROC of patches unlike training against all patches of the test bags.
+
+    Args:
+        shifted: Score of each patch of each shifted bag.
+        unseen: Whether each of these patches is unlike training.
+        test: Score of each patch of each test bag.
+    """
+    new = np.concatenate([v[mask] for v, mask in zip(shifted, unseen, strict=True)])
+    return auroc(*_against(np.concatenate(test), new))
+
+
+def _against(
+    usual: Float[np.ndarray, " u"], new: Float[np.ndarray, " v"]
+) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    return np.concatenate([usual, new]), np.arange(len(usual) + len(new)) >= len(usual)
+
+
+def instance_columns(
+    trained: Trained, table: PredictionTable, bags: BagDataset
+) -> dict[str, float]:
+    """Measure how well each score finds the target instances of positive bags."""
+    areas = {kind: get_metric(f"{kind}_auc")(table) for kind in ("attention", "evidence")}
+    singles = []
+    for bag in bags:
+        if bag.label and bag.instance_labels is not None:
+            is_target = bag.instance_labels.numpy() > 0
+            singles.append(auroc(trained.single(bag.features), is_target))
+    known = [value for value in singles if not math.isnan(value)]
+    areas["single"] = float(np.mean(known)) if known else math.nan
+    defined = [value for value in areas.values() if not math.isnan(value)]
+    return {**areas, "best": max(defined, default=math.nan)}
+
+
+@torch.no_grad()
+def process_columns(model: MILModel, data: UncertaintySet) -> dict[str, float]:
+    """Measure what the Gaussian process does at the patches of the test bags.
+
+    Returns:
+        The columns; none for a model without a process.
+    """
+    if not isinstance(model, SGPMIL):
+        return {}
+    model.eval()
+    found: dict[str, float] = {}
+    parts, means, ratios, residuals, nearest = [], [], [], [], []
+    for rows in _patches(data.test):
+        posterior, points = process_at(model, rows)
+        means.append(posterior.mean)
+        parts.append(posterior.mean - posterior.prior_mean)
+        ratios.append(posterior.variance / posterior.prior_variance)
+        residuals.append(posterior.residual_variance)
+        nearest.append(points)
+    whole = torch.cat(means).double().std()
+    found["process_share"] = float(torch.cat(parts).double().std() / whole)
+    found["variance_ratio"] = float(torch.cat(ratios).double().mean())
+    prototypes = torch.cat(nearest).cpu().numpy()
+    found["prototypes"] = len(np.unique(prototypes))
+    found["inducing"] = model.settings.num_inducing
+    found |= _cluster_columns(prototypes, model.settings.num_inducing, data)
+    of_test = torch.cat(residuals).cpu().numpy()
+    for shift, part in data.shifted.items():
+        values = [process_at(model, rows)[0].residual_variance for rows in _patches(part)]
+        new = torch.cat(values).cpu().numpy()[np.concatenate(part.unseen)]
+        found[f"residual_patch@{shift}"] = auroc(*_against(of_test, new))
+    return found
+
+
+def process_at(
+    model: SGPMIL, features: Float[Tensor, "T D"]
+) -> tuple[Posterior, Int[Tensor, " T"]]:
+    """Return the posterior at patches, and the inducing point of highest kernel value of each."""
+    features = features.to(next(model.parameters()).device)
+    inputs = model.gp_inputs(model.embed(features))
+    covariance = covariance_of(model.gp.kernel).between(model.gp.inducing_points, inputs)
+    return model.gp.posterior(inputs), covariance.argmax(0)
+
+
+def _patches(part: Part) -> Iterator[Float[Tensor, "T D"]]:
+    """Yield the features of a part's instances in their order, some bags at a time."""
+    group: list[Tensor] = []
+    for bag in part.bags:
+        group.append(bag.features.float())
+        if sum(map(len, group)) >= _ROWS:
+            yield torch.cat(group)
+            group = []
+    if group:
+        yield torch.cat(group)
+
+
+def _cluster_columns(
+    prototypes: Int[np.ndarray, " T"], num_clusters: int, data: UncertaintySet
+) -> dict[str, float]:
+    """Compare nearest inducing points, and clusters of the raw features, with the true classes."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    if not data.test.classes:
+        return {}
+    classes = np.concatenate(data.test.classes)
+    clusters = kmeans_of_features(data, num_clusters)
+    return {
+        "nmi": float(normalized_mutual_info_score(classes, prototypes)),
+        "nmi_kmeans": float(normalized_mutual_info_score(classes, clusters)),
+    }
+
+
+def kmeans_of_features(data: UncertaintySet, num_clusters: int) -> Int[np.ndarray, " T"]:
+    """Cluster the raw features of training patches, and return the cluster of each test patch."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    generator = np.random.default_rng(data.seed)
+    features = np.concatenate([bag.features.numpy() for bag in data.train]).astype(np.float32)
+    rows = generator.permutation(len(features))[:_MOST_FOR_KMEANS]
+    kmeans: Any = MiniBatchKMeans(
+        min(num_clusters, len(rows)), random_state=data.seed, n_init=1, batch_size=4096
+    ).fit(features[rows])
+    return np.concatenate([kmeans.predict(rows.numpy()) for rows in _patches(data.test)])
