@@ -54,9 +54,36 @@ def test_missing_evidence_and_unknown_class():
         random_scores().score_std("evidence", 2)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_missing_scores_say_why():
+    bare = random_scores()
+    with pytest.raises(PredictionError, match=r"'single'.*have none.*earlier version.*predict"):
+        bare.score("single", 1)
+    with pytest.raises(PredictionError, match=r"'novelty'.*have none.*Train again"):
+        bare.score_std("novelty", 1)
+    with pytest.raises(PredictionError, match="'single' or 'novelty', but got 'beauty'"):
+        bare.score("beauty", 1)
+    assert bare.kinds == ("attention", "evidence")
+
+
+def test_probability_of_a_patch_alone():
+    mean = np.array([[-1.0, 1.0], [800.0, -800.0]])
+    one = InstanceScores(np.ones(2), np.zeros(2), single_mean=mean, single_std=np.zeros((2, 2)))
+    np.testing.assert_allclose(one.single_probability(1), [1 / (1 + np.exp(-1)), 0.0])
+    given = np.array([[0.4, 0.6], [0.9, 0.1]])
+    several = InstanceScores(
+        np.ones(2), np.zeros(2), single_mean=mean, single_std=np.ones((2, 2)), single_prob=given
+    )
+    np.testing.assert_array_equal(several.single_probability(0), given[:, 0])
+    np.testing.assert_array_equal(several.score("single", 0), mean[:, 0])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {"single_mean": np.ones((30, 2))},
+        {"single_mean": np.ones((30, 3)), "single_std": np.ones((30, 3))},
+        {"novelty": np.ones(4)},
         {"attention_std": np.ones(3)},
         {"evidence_std": None},
         {"evidence_mean": None},

@@ -193,3 +193,33 @@ def test_predictions_before_a_bag_that_cannot_be_predicted_are_not_lost(monkeypa
     with pytest.raises(PredictionError, match="'other' has 5"):
         predict(model, bags, on_bag=seen.append)
     assert seen == [bag.slide_id for bag in bags[:4]]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("sgpmil", {}), ("abmil", {}), ("sgpmil", {"activation": "sigmoid", "pooling": "sum"})],
+)
+def test_single_is_the_prediction_of_each_instance_as_a_bag(name, settings):
+    model = model_of(name, num_classes=3, **settings)
+    for bag, found in zip(bags_of(), predict(model, bags_of()).predictions, strict=True):
+        for i, features in enumerate(bag.features):
+            logits, _ = alone(model, Bag(features[None], "one"))
+            odds = np.exp(logits)
+            probs = odds / odds.sum(1, keepdims=True)
+            log_odds = np.log(probs) - np.log(1 - probs)
+            spread = log_odds.std(0, ddof=1) if len(log_odds) > 1 else np.zeros(3)
+            for c in range(3):
+                score, std = (
+                    f("single", c)[i] for f in (found.instances.score, found.instances.score_std)
+                )
+                assert score == pytest.approx(log_odds[:, c].mean(), abs=1e-5)
+                assert std == pytest.approx(spread[c], abs=1e-5)
+                probability = found.instances.single_probability(c)[i]
+                assert probability == pytest.approx(probs[:, c].mean(), abs=1e-6)
+        # Sigmoid attention is uncertain of a single instance, softmax attention is not.
+        assert (found.instances.single_std > 0).all() == bool(settings)
+
+
+def test_without_instances_no_bag_of_one_is_predicted(monkeypatch):
+    monkeypatch.delattr("sgpmil.models.contract.MILModel.single_logits")
+    assert predict(model_of(), bags_of(), with_instances=False).predictions[0].instances is None

@@ -300,6 +300,39 @@ def test_evidence_adds_up_to_the_logit(name, dtype, tolerance):
     assert (total - total[0]).abs().max() > 0.01
 
 
+OF_ONE = [
+    *((name, {}) for name in sgpmil.list_models()),
+    *(("sgpmil", {"activation": "sigmoid", "pooling": p}) for p in ("sum", "mean", "normalised")),
+    ("sgpmil", {"pooling": "mean"}),
+    ("agp", {"activation": "sigmoid"}),
+    ("dsmil", {"likelihood": "sigmoid", "value_network": True}),
+    ("transmil", {"zero_padding": True}),
+    ("dgrmil", {"zero_padding": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), OF_ONE)
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_single_logits_are_those_of_bags_of_one_instance(name, settings, num_classes, monkeypatch):
+    monkeypatch.setattr("sgpmil.models.contract._BAGS_OF_ONE", 7)
+    model = small_model(name, num_classes=num_classes, dtype=torch.float64, **settings)
+    bags = random_bags((5, 1, 6), num_classes=num_classes, dtype=torch.float64)
+    batch = BagBatch.pack(bags)
+    with torch.no_grad():
+        found = model.single_logits(batch, model(batch))
+        row = 0
+        for bag in bags:
+            for i in range(bag.num_instances):
+                own = slice(i, i + 1)
+                one = replace(bag, features=bag.features[own], coords=bag.coords[own])
+                expected = model(BagBatch.pack([one])).logits[0]
+                assert (found[:, row] - expected).abs().max() < 1e-9
+                row += 1
+    assert found.shape[1] == row
+    # Instances differ, or the comparison would say nothing.
+    assert name == "bag-size" or found[0].std(0).max() > 1e-3
+
+
 @every_model
 def test_standardisation_is_fitted_and_part_of_the_model(name):
     torch.manual_seed(0)

@@ -165,6 +165,10 @@ def test_instance_scores_of_two_classes_are_for_the_second(fitted):
         assert len(a) == len(e) == len(bag)
         np.testing.assert_array_equal(a, p.instances.attention_mean)
         np.testing.assert_allclose(e, p.instances.evidence_mean @ [-1, 1], atol=1e-6)
+    single = fitted.instance_scores(new, score="single")
+    for bag, scores in zip(new, single, strict=True):
+        probs = fitted.predict_proba(list(bag[:, None]))[:, 1]
+        np.testing.assert_allclose(scores, np.log(probs / (1 - probs)), atol=1e-4)
     # Instances of the first bag speak for "low", the second class; those of the next against it.
     assert evidence[0].sum() > evidence[1].sum()
 

@@ -178,6 +178,19 @@ class BagBatch:
             bounds=moved(self.bounds),
         )
 
+    def alone(self, start: int, end: int) -> "BagBatch":
+        """Take instances ``start`` to ``end``, each as an unlabelled bag of its own."""
+        owner = self.bag_index[start:end]
+        names = [self.slide_ids[b] for b in owner.tolist()]
+        return BagBatch(
+            features=self.features[start:end],
+            offsets=torch.arange(len(names) + 1),
+            labels=torch.full_like(owner, NO_LABEL),
+            slide_ids=tuple(names),
+            coords=None if self.coords is None else self.coords[start:end],
+            patch_sizes=None if self.patch_sizes is None else self.patch_sizes[owner],
+        )
+
     def bags(self) -> list[Bag]:
         """Take the batch apart again (without cases and instance labels)."""
         bounds = self.offsets.tolist()

@@ -1,16 +1,75 @@
 """Predictions of one slide and of its instances."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from sgpmil.errors import PredictionError
 from sgpmil.shapes import Float, Int
 
-ScoreKind = Literal["attention", "evidence"]
-"""`attention`: weight of an instance. `evidence`: its share in a class's logit."""
+ScoreKind = Literal["attention", "evidence", "single", "novelty"]
+"""A score of instances; `SCORES` says what each means."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreDefinition:
+    """What a score of instances means. Files, tables, maps and metrics read this definition.
+
+    Args:
+        array: Field of `InstanceScores` that holds it.
+        is_of_class: Whether each class has its own value.
+        finds_class: Whether it is to find the instances that make a slide's class, so that it is
+            measured against the labels of instances.
+        meaning: Its meaning in a few words.
+        when_missing: Why scores may lack it, and what to do.
+    """
+
+    array: str
+    is_of_class: bool
+    finds_class: bool
+    meaning: str
+    when_missing: str
+
+
+SCORES: Mapping[ScoreKind, ScoreDefinition] = {
+    "attention": ScoreDefinition(
+        "attention_mean", False, True, "where the model looked", "Predict the slides again."
+    ),
+    "evidence": ScoreDefinition(
+        "evidence_mean",
+        True,
+        True,
+        "the share of a patch in a class's logit",
+        "This model gives none. Use attention or single instead.",
+    ),
+    "single": ScoreDefinition(
+        "single_mean",
+        True,
+        True,
+        "the log-odds that the model gives a class for a bag of the patch alone",
+        "An earlier version wrote them without. Predict the slides again (sgpmil predict).",
+    ),
+    "novelty": ScoreDefinition(
+        "novelty",
+        False,
+        False,
+        "how unlike the training patches a patch is; 1 is the level that 1 % of them exceed",
+        "The model keeps no training patches to compare with, or an earlier version wrote the "
+        "scores. Train again, and predict the slides again.",
+    ),
+}
+"""Every score of instances, in the order of columns, layers and options."""
+
+CLASS_SCORES: tuple[ScoreKind, ...] = tuple(k for k, found in SCORES.items() if found.finds_class)
+"""The scores that are to find the instances that make a slide's class."""
+
+SCORE_ARRAYS = (
+    *("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std"),
+    *("single_mean", "single_std", "single_prob", "novelty"),
+)
+"""Fields of `InstanceScores` that hold a number, or one a class, of each instance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +87,16 @@ class InstanceScores:
         coords: Top-left corner of each instance in level-0 pixels (x, y).
         patch_size: Side of an instance in level-0 pixels.
         instance_labels: Class of each instance where known; negative where unknown.
+        single_mean: Posterior mean of the log-odds of each class for a bag of the instance alone.
+        single_std: Standard deviation of those log-odds.
+        single_prob: Posterior mean of each class's probability for such a bag, where it does not
+            follow from the log-odds (see `single_probability`).
+        novelty: How unlike the training instances each instance is; 1 is the level that 1 % of
+            the training instances exceed.
 
     Raises:
-        PredictionError: The arrays do not describe the same instances, or evidence comes
-            without its standard deviation.
+        PredictionError: The arrays do not describe the same instances, or a score comes without
+            its standard deviation.
     """
 
     attention_mean: Float[np.ndarray, " N"]
@@ -42,6 +107,10 @@ class InstanceScores:
     coords: Int[np.ndarray, "N 2"] | None = None
     patch_size: int | None = None
     instance_labels: Int[np.ndarray, " N"] | None = None
+    single_mean: Float[np.ndarray, "N C"] | None = None
+    single_std: Float[np.ndarray, "N C"] | None = None
+    single_prob: Float[np.ndarray, "N C"] | None = None
+    novelty: Float[np.ndarray, " N"] | None = None
 
     def __post_init__(self) -> None:
         _check_instances(self)
@@ -51,6 +120,17 @@ class InstanceScores:
         """Number of instances N."""
         return len(self.attention_mean)
 
+    @property
+    def kinds(self) -> tuple[ScoreKind, ...]:
+        """The scores that there are."""
+        return tuple(k for k, found in SCORES.items() if getattr(self, found.array) is not None)
+
+    @property
+    def best_kind(self) -> ScoreKind:
+        """Score of a class that says most about it: evidence, else single, else attention."""
+        ranked: tuple[ScoreKind, ...] = ("evidence", "single", "attention")
+        return next(kind for kind in ranked if kind in self.kinds)
+
     def score(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
         r"""Score the instances for one class.
 
@@ -59,10 +139,11 @@ class InstanceScores:
         $$ m_{k,c} = e_{k,c} - \frac{1}{C-1} \sum_{c' \neq c} e_{k,c'}, $$
 
         because the softmax ignores a common shift of the logits: $e_{k,c}$ alone is not
-        identified. Attention does not depend on the class.
+        identified. The single score is the class's log-odds for a bag of the instance alone.
+        Attention and novelty do not depend on the class.
 
         Raises:
-            PredictionError: There is no evidence, or no such class.
+            PredictionError: There is no such score, or no such class.
 
         Example:
             >>> evidence = np.array([[0.0, 3.0, 1.0]])
@@ -70,16 +151,16 @@ class InstanceScores:
             >>> scores.score("evidence", 1)
             array([2.5])
         """
-        if kind == "attention":
-            return self.attention_mean
-        evidence, _ = self._evidence(kind, class_index)
-        return _margin(evidence, class_index)
+        values = self._values(kind, class_index)
+        if kind == "evidence":
+            return _margin(values, class_index)
+        return values[:, class_index] if values.ndim == 2 else values
 
     def score_std(self, kind: ScoreKind, class_index: int) -> Float[np.ndarray, " N"]:
-        r"""Compute the posterior standard deviation of `score`.
+        r"""Compute the posterior standard deviation of `score`; that of novelty is 0.
 
-        Where the classes' shares vary on their own, it is `margin_std`. Otherwise evidence is
-        $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
+        Where the classes' shares vary on their own, that of the evidence is `margin_std`. Otherwise
+        evidence is $e_{k,c} = w_k q_{k,c}$, with a random pooling weight $w_k \ge 0$ and a fixed
         $q_{k,c} = v_c \cdot h_k$. Its mean is $\bar w_k q_{k,c}$ and its standard deviation
         $\sigma_k |q_{k,c}|$, so $\operatorname{sign}(\bar e_{k,c}) \operatorname{std}(e_{k,c}) =
         \sigma_k q_{k,c}$ and, the margin being linear,
@@ -88,34 +169,62 @@ class InstanceScores:
            - \frac{1}{C-1} \sum_{c' \neq c} \sigma_k q_{k,c'} \Bigr|. $$
 
         Raises:
-            PredictionError: There is no evidence, or no such class.
+            PredictionError: There is no such score, or no such class.
         """
+        mean = self._values(kind, class_index)
         if kind == "attention":
             return self.attention_std
-        mean, std = self._evidence(kind, class_index)
+        if kind == "single" and self.single_std is not None:
+            return self.single_std[:, class_index]
+        if self.evidence_std is None or kind != "evidence":
+            return np.zeros_like(self.attention_std)
         if self.margin_std is not None:
             return self.margin_std[:, class_index]
-        return np.asarray(np.abs(_margin(np.sign(mean) * std, class_index)))
+        return np.asarray(np.abs(_margin(np.sign(mean) * self.evidence_std, class_index)))
 
-    def _evidence(
-        self, kind: str, class_index: int
-    ) -> tuple[Float[np.ndarray, "N C"], Float[np.ndarray, "N C"]]:
-        if kind != "evidence":
+    def single_probability(self, class_index: int) -> Float[np.ndarray, " N"]:
+        r"""Give the probability of a class for a bag of each instance alone.
+
+        It is the posterior mean of the samples' probabilities, which is $\sigma$ of the log-odds
+        where there is one sample.
+
+        Raises:
+            PredictionError: There is no single score, or no such class.
+        """
+        from scipy.special import expit
+
+        log_odds = self.score("single", class_index)
+        return expit(log_odds) if self.single_prob is None else self.single_prob[:, class_index]
+
+    def _values(self, kind: str, class_index: int) -> Float[np.ndarray, "..."]:
+        found = SCORES.get(cast("ScoreKind", kind))
+        if found is None:
             raise PredictionError(
-                f"Expected the score 'attention' or 'evidence', but got '{kind}'. "
-                "Choose one of the two."
+                f"Expected the score {listed_scores()}, but got '{kind}'. Choose one of these."
             )
-        if self.evidence_mean is None or self.evidence_std is None:
+        values: np.ndarray | None = getattr(self, found.array)
+        if values is None:
             raise PredictionError(
-                "Expected scores with evidence, but this model gives none. Use attention instead."
+                f"Expected instances with the score '{kind}', but these have none. "
+                f"{found.when_missing}"
             )
-        num_outputs = self.evidence_mean.shape[1]
-        if not 0 <= class_index < num_outputs:
+        if values.ndim == 2 and not 0 <= class_index < values.shape[1]:
             raise PredictionError(
-                f"Expected a class between 0 and {num_outputs - 1}, but got {class_index}. "
+                f"Expected a class between 0 and {values.shape[1] - 1}, but got {class_index}. "
                 "Choose a class that the model knows."
             )
-        return self.evidence_mean, self.evidence_std
+        return values
+
+
+def listed_scores(kinds: Sequence[ScoreKind] = tuple(SCORES)) -> str:
+    """List the names of scores in words.
+
+    Example:
+        >>> listed_scores()
+        "'attention', 'evidence', 'single' or 'novelty'"
+    """
+    *first, last = (f"'{kind}'" for kind in kinds)
+    return f"{', '.join(first)} or {last}"
 
 
 def _margin(values: Float[np.ndarray, "N C"], class_index: int) -> Float[np.ndarray, " N"]:
@@ -126,23 +235,25 @@ def _margin(values: Float[np.ndarray, "N C"], class_index: int) -> Float[np.ndar
 
 def _check_instances(scores: InstanceScores) -> None:
     num = scores.attention_mean.shape[0] if scores.attention_mean.ndim else 0
-    evidence = scores.evidence_mean
-    evidence_shape = None if evidence is None else (num, *evidence.shape[-1:])
-    expected = {
-        "attention_mean": (scores.attention_mean, (num,)),
-        "attention_std": (scores.attention_std, (num,)),
-        "evidence_mean": (scores.evidence_mean, evidence_shape),
-        "evidence_std": (scores.evidence_std, evidence_shape),
-        "margin_std": (scores.margin_std, None if scores.margin_std is None else evidence_shape),
-        "coords": (scores.coords, None if scores.coords is None else (num, 2)),
-        "instance_labels": (
-            scores.instance_labels,
-            None if scores.instance_labels is None else (num,),
-        ),
+    leading = next((a for a in (scores.evidence_mean, scores.single_mean) if a is not None), None)
+    of_class = (num, *(() if leading is None else leading.shape[-1:]))
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("attention_mean", "attention_std", "novelty", "instance_labels"), (num,)),
+        **dict.fromkeys(("evidence_mean", "evidence_std", "margin_std"), of_class),
+        **dict.fromkeys(("single_mean", "single_std", "single_prob"), of_class),
+        "coords": (num, 2),
     }
-    for name, (array, shape) in expected.items():
+    required = {"attention_mean", "attention_std"}
+    for kind in ("evidence", "single"):
+        if (
+            getattr(scores, f"{kind}_mean") is not None
+            or getattr(scores, f"{kind}_std") is not None
+        ):
+            required |= {f"{kind}_mean", f"{kind}_std"}
+    for name, shape in shapes.items():
+        array = getattr(scores, name)
         found = None if array is None else array.shape
-        if found != shape:
+        if found != shape and (found is not None or name in required):
             raise PredictionError(
                 f"Expected '{name}' of shape {shape}, for the instances of 'attention_mean' and "
                 f"the classes of 'evidence_mean', but got {found}. Take all from the same bag."

@@ -1,5 +1,6 @@
 """Predictions of a model for bags."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
-from sgpmil.models.likelihood import probabilities
+from sgpmil.models.likelihood import class_log_odds, probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
+from sgpmil.shapes import Float
 
 MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
 """Most instances packed into one batch; a larger bag makes a batch of its own."""
@@ -96,16 +98,16 @@ def iter_predictions(
     ahead = 0 if weights.device.type == "cpu" else 1
     try:
         for group in _groups(bags, _most_instances(model, weights.device)):
-            running.append(_Running(group, _forward(model, group, bags, found)))
+            running.append(_forward(model, group, bags, found, with_instances))
             if len(running) > ahead:
-                yield from _finished(running.pop(0), model.target, with_instances, on_bag)
+                yield from _finished(running.pop(0), model.target, on_bag)
     except Exception:
         # What was computed before a bag that cannot be is not lost.
         for group_before in running:
-            yield from _finished(group_before, model.target, with_instances, on_bag)
+            yield from _finished(group_before, model.target, on_bag)
         raise
     for last in running:
-        yield from _finished(last, model.target, with_instances, on_bag)
+        yield from _finished(last, model.target, on_bag)
 
 
 def _is_on(weights: torch.Tensor, device: torch.device) -> bool:
@@ -123,14 +125,24 @@ def _most_instances(model: MILModel, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """Bags and the model's output for them, which a GPU may not have computed yet."""
+    """Bags and the model's output for them, which a GPU may not have computed yet.
+
+    Args:
+        bags: The bags.
+        output: The model's output.
+        single: Logits of a bag of each instance alone; None where no scores of instances are
+            wanted.
+    """
 
     bags: list[Bag]
     output: ModelOutput
+    single: Float[torch.Tensor, "S T C"] | None
 
 
 @torch.no_grad()
-def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str) -> ModelOutput:
+def _forward(
+    model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str, with_instances: bool
+) -> _Running:
     for bag in group:
         if bag.feature_dim != model.in_dim:
             raise PredictionError(
@@ -138,12 +150,16 @@ def _forward(model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: 
                 f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
             )
     device = next(model.parameters()).device
-    with dense_arithmetic(precision, device):
-        if device.type == "cpu" or precision == "64" or model.recordable is not Recordable.STEPS:
-            return model(BagBatch.pack(group).to(device))
-        batch = _standardised(model, group, bags, precision)
-        with model.standardise.done_before():
-            return model(batch)
+    is_plain = device.type == "cpu" or precision == "64" or model.recordable is not Recordable.STEPS
+    with dense_arithmetic(precision, device), contextlib.ExitStack() as standardised:
+        if is_plain:
+            batch = BagBatch.pack(group).to(device)
+        else:
+            batch = _standardised(model, group, bags, precision)
+            standardised.enter_context(model.standardise.done_before())
+        output = model(batch)
+        single = model.single_logits(batch, output) if with_instances else None
+    return _Running(group, output, single)
 
 
 def _standardised(
@@ -167,14 +183,11 @@ def _standardised(
 
 
 def _finished(
-    running: _Running,
-    target: Target,
-    with_instances: bool,
-    on_bag: Callable[[str], None] | None,
+    running: _Running, target: Target, on_bag: Callable[[str], None] | None
 ) -> Iterator[Prediction]:
     output, group = running.output, running.bags
     probs = probabilities(target, output.logits).cpu().numpy()
-    scores = _scores(output, group) if with_instances else None
+    scores = None if running.single is None else _scores(output, running.single, target, group)
     for prediction in Prediction.from_batch(group, probs, scores):
         yield prediction
         if on_bag is not None:
@@ -194,25 +207,42 @@ def _groups(bags: Iterable[Bag], max_instances: int) -> Iterator[list[Bag]]:
         yield group
 
 
-def _scores(output: ModelOutput, group: list[Bag]) -> list[InstanceScores]:
+def _scores(
+    output: ModelOutput,
+    single: Float[torch.Tensor, "S T C"],
+    target: Target,
+    group: list[Bag],
+) -> list[InstanceScores]:
     bounds = [0, *itertools.accumulate(bag.num_instances for bag in group)]
-    attention, attention_std = _array(output.score), _array(output.score_std)
-    evidence = None if output.evidence is None else _array(output.evidence)
-    evidence_std = None if output.evidence_std is None else _array(output.evidence_std)
-    margin_std = None if output.margin_std is None else _array(output.margin_std)
+    values = {
+        "attention_mean": output.score,
+        "attention_std": output.score_std,
+        "evidence_mean": output.evidence,
+        "evidence_std": output.evidence_std,
+        "margin_std": output.margin_std,
+        **_single_scores(single, target),
+    }
+    arrays = {name: _array(value) for name, value in values.items() if value is not None}
     return [
         InstanceScores(
-            attention_mean=attention[start:end],
-            attention_std=attention_std[start:end],
-            evidence_mean=None if evidence is None else evidence[start:end],
-            evidence_std=None if evidence_std is None else evidence_std[start:end],
-            margin_std=None if margin_std is None else margin_std[start:end],
+            **{name: array[start:end] for name, array in arrays.items()},
             coords=None if bag.coords is None else bag.coords.numpy(),
             patch_size=bag.patch_size,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
         )
         for bag, (start, end) in zip(group, itertools.pairwise(bounds), strict=True)
     ]
+
+
+def _single_scores(
+    logits: Float[torch.Tensor, "S T C"], target: Target
+) -> dict[str, torch.Tensor | None]:
+    """Summarise the samples of what the model gives a bag of each instance alone."""
+    log_odds = class_log_odds(logits)
+    std, mean = torch.std_mean(log_odds, 0, correction=min(1, len(logits) - 1))
+    # Of one sample, the probability follows from the log-odds.
+    probs = None if len(logits) == 1 else probabilities(target, logits.transpose(0, 1)).mean(1)
+    return {"single_mean": mean, "single_std": std, "single_prob": probs}
 
 
 def _array(values: torch.Tensor) -> np.ndarray:

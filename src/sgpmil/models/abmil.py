@@ -97,6 +97,7 @@ class ABMIL(MILModel):
             attention=attention,
             weights=attention,
             instance_logits=embeddings @ self.classifier.weight.T,
+            instance_bias=self.classifier.bias,
         )
 
     def _attend(

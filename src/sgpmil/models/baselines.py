@@ -83,6 +83,7 @@ class MeanPool(_PlainPool):
             attention=weights,
             weights=weights,
             instance_logits=embeddings @ self.classifier.weight.T,
+            instance_bias=self.classifier.bias,
         )
 
 
@@ -108,6 +109,7 @@ class MaxPool(_PlainPool):
             logits=logits.unsqueeze(1),
             attention=bag_softmax((chosen - others).T, batch.segments),
             evidence_samples=evidence.unsqueeze(0),
+            single_samples=None if self.training else instance_logits.unsqueeze(0),
         )
 
 

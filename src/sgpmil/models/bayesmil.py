@@ -240,19 +240,22 @@ class BayesMIL(MILModel):
         # A / sum(A), where the sum of very small sigmoids would underflow.
         weights = bag_softmax(F.logsigmoid(logits_of_attention), batch.segments)
         bag_embeddings = pool(weights, embeddings, batch.segments)
-        evidence = None
+        evidence = alone = None
         if draws is None:
             logits = self.classifier(bag_embeddings)
         else:
             classifiers = self.classifier.draw(torch.stack([draw[-1] for draw in draws]))
             logits = torch.einsum("bsh,sch->bsc", bag_embeddings, classifiers)
             logits = logits + self.classifier.bias
-            evidence = torch.einsum("th,sch->stc", embeddings, classifiers) * weights.unsqueeze(2)
+            instance_logits = torch.einsum("th,sch->stc", embeddings, classifiers)
+            evidence = instance_logits * weights.unsqueeze(2)
+            alone = None if self.training else instance_logits + self.classifier.bias
         return ModelOutput(
             logits=logits,
             attention=logits_of_attention.sigmoid(),
             weights=weights,
             evidence_samples=evidence,
+            single_samples=alone,
             extras={
                 "mean": mean,
                 "log_variance": log_variance,

@@ -132,6 +132,7 @@ class CLAM(MILModel):
                 attention=attention,
                 weights=attention,
                 instance_logits=instance_logits,
+                instance_bias=self.classifier.bias,
                 extras=extras,
             )
         logits = (bag_embeddings * self.classifier.weight).sum(-1) + self.classifier.bias
@@ -139,6 +140,8 @@ class CLAM(MILModel):
         return ModelOutput(
             logits=logits.unsqueeze(1),
             attention=attention.gather(0, branch.unsqueeze(0)),
+            instance_logits=instance_logits,
+            instance_bias=self.classifier.bias,
             evidence_samples=(attention.T * instance_logits).unsqueeze(0),
             extras=extras,
         )

@@ -17,6 +17,9 @@ from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.shapes import Float, Int
 
+_BAGS_OF_ONE = 4096
+"""Bags of one instance that pass a model together."""
+
 
 class Recordable(Enum):
     """The part of a model's training that a GPU may record once and replay.
@@ -96,6 +99,10 @@ class ModelOutput:
             the attention after the pooling's normalisation.
         instance_logits: $w_c^\top h_i$ where the classifier is linear in the pooled embedding, so
             that $\sum_i \tilde a_{si}\, w_c^\top h_i$ is the bag's logit less its bias.
+        instance_bias: $b_c$ where the pooling weights of a bag of one instance are 1, so that its
+            logits are $w_c^\top h_i + b_c$.
+        single_samples: Logits of bags that hold one instance each, for each sample, where they are
+            not that sum and cost little; in prediction alone.
         evidence_samples: Share of each instance in each logit, for each sample, where it is not
             the product of those two (a pooling per class, an uncertain classifier).
         attention_score: Score of each instance where it is not the attention's mean.
@@ -107,6 +114,8 @@ class ModelOutput:
     attention: Float[Tensor, "S T"]
     weights: Float[Tensor, "S T"] | None = None
     instance_logits: Float[Tensor, "T C"] | None = None
+    instance_bias: Float[Tensor, " C"] | None = None
+    single_samples: Float[Tensor, "S T C"] | None = None
     evidence_samples: Float[Tensor, "S T C"] | None = None
     attention_score: Float[Tensor, " T"] | None = None
     penalties: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
@@ -227,6 +236,32 @@ class MILModel(nn.Module, ABC):
         """Prepare features, and pass them through a network of single instances."""
         (found,) = by_chunks(lambda rows: (network(self.prepare(rows)),), features)
         return found
+
+    @torch.no_grad()
+    def single_logits(self, batch: BagBatch, output: ModelOutput) -> Float[Tensor, "S T C"]:
+        """Return the logits that the model gives a bag of each instance alone.
+
+        They are those of `forward` for bags of one instance, with the draws that prediction takes
+        for any bag. They come from the output of the whole bags where it has them, and otherwise
+        from another pass.
+
+        Args:
+            batch: The bags; the model is in evaluation mode.
+            output: Output of `forward` for them.
+
+        Returns:
+            The logits of each sample; one sample where all are equal.
+        """
+        if output.single_samples is not None:
+            return output.single_samples
+        if output.instance_logits is not None and output.instance_bias is not None:
+            return (output.instance_logits + output.instance_bias).unsqueeze(0)
+        T = len(batch.features)
+        parts = [
+            self(batch.alone(start, min(start + _BAGS_OF_ONE, T))).logits
+            for start in range(0, T, _BAGS_OF_ONE)
+        ]
+        return torch.cat(parts).transpose(0, 1)
 
     @property
     def uses_coordinates(self) -> bool:

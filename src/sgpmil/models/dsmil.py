@@ -124,6 +124,7 @@ class DSMIL(MILModel):
             logits=logits.unsqueeze(1),
             attention=attention.gather(0, attended.unsqueeze(0)),
             evidence_samples=evidence,
+            single_samples=None if self.training else self._alone(values, instance_logits),
             extras={"bag_logits": bag_logits, "max_logits": max_logits},
         )
 
@@ -148,6 +149,16 @@ class DSMIL(MILModel):
         own = batch.bag_index.expand(1, critical.shape[1], -1)
         scaled = similarity.gather(0, own).squeeze(0) / math.sqrt(self.settings.query_dim)
         return bag_softmax(scaled, batch.segments)
+
+    def _alone(
+        self, values: Float[Tensor, "T E"], instance_logits: Float[Tensor, "T C"]
+    ) -> Float[Tensor, "1 T C"]:
+        """Return the logits of bags of one instance, critical and fully attended for each class."""
+        weight = self.bag_classifier.weight.unflatten(1, (self.num_outputs, -1)).sum(1)
+        bag_logits = F.linear(values, weight, self.bag_classifier.bias)
+        if self.settings.likelihood == "sigmoid":
+            return F.logsigmoid(bag_logits).unsqueeze(0)
+        return ((bag_logits + instance_logits) / 2).unsqueeze(0)
 
     def _evidence(
         self,

@@ -215,6 +215,14 @@ class KernelAttention(MILModel):
             instance_logits=embeddings @ self.classifier.weight.T,
         )
 
+    def single_logits(self, batch: BagBatch, output: ModelOutput) -> Float[Tensor, "1 T C"]:
+        """Return the logits of bags of one instance, which attends to its own value alone."""
+        layer = self.self_attention
+        with torch.no_grad():
+            embeddings = self.through(self.mlp, batch.features)
+            embeddings = embeddings + layer.residual * layer.value(embeddings)
+            return self.classifier(embeddings).unsqueeze(0)
+
 
 def _start_xavier(layer: nn.Module) -> None:
     if isinstance(layer, nn.Linear):

@@ -10,6 +10,7 @@ For classes, with $p_s = \mathrm{softmax}(\ell_s)$:
 import math
 from typing import Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -49,6 +50,23 @@ def probabilities(target: Target, logits: Float[Tensor, "B S C"]) -> Float[Tenso
     """Turn the samples of a model's outputs into probabilities."""
     # Not in half precision, in which a softmax is far from summing to 1.
     return _PROBABILITIES[target.kind](logits.double())
+
+
+def class_log_odds(logits: Float[Tensor, "*R C"]) -> Float[Tensor, "*R C"]:
+    r"""Return each class's log-odds, $\log p_c - \log(1 - p_c)$ of the softmax.
+
+    They are $\ell_c - \log \sum_{c' \ne c} e^{\ell_{c'}}$, which does not lose digits where a
+    probability is near 0 or 1.
+
+    Example:
+        >>> class_log_odds(torch.tensor([[0.0, 40.0]]))
+        tensor([[-40.,  40.]])
+    """
+    # Not in half precision, in which the difference of two near logits has few digits.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    own = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    others = logits.unsqueeze(-2).masked_fill(own, -torch.inf).logsumexp(-1)
+    return logits - others
 
 
 def _categorical(

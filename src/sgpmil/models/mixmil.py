@@ -270,7 +270,8 @@ class MixMIL(MILModel):
         outputs = self.intercept.unsqueeze(1) + gain * (found.effects - centre)
         # Weights sum to 1, so that this sums to the logit less the intercept; without the centre
         # it would depend on the origin of the features, which prediction does not.
-        evidence = gain * found.weights * (found.values - centre)
+        values = gain * (found.values - centre)
+        evidence = found.weights * values
         samples = slice(int(has_mean), None)
         logits = _logits(outputs)[samples].permute(2, 0, 1)
         if outputs.shape[1] == 1:
@@ -283,8 +284,13 @@ class MixMIL(MILModel):
             attention=attention[samples],
             weights=attention[samples],
             evidence_samples=_logits(evidence)[samples].mT,
+            single_samples=None if self.training else self._alone(values)[samples],
             attention_score=attention[0] if has_mean else None,
         )
+
+    def _alone(self, values: Float[Tensor, "R P T"]) -> Float[Tensor, "R T C"]:
+        """Return the logits of bags of one instance, whose weight is 1."""
+        return _logits(self.intercept.unsqueeze(1) + values).mT
 
     def _training_statistics(
         self, effects: Float[Tensor, "S P B"]

@@ -197,6 +197,11 @@ class SGPMIL(MILModel):
         is_joint = self.settings.sampling == "full"
         return Recordable.STEPS if own_kernel and not is_joint else Recordable.NOTHING
 
+    @property
+    def _weighs_one_fully(self) -> bool:
+        """Return whether the only instance of a bag has the pooling weight 1."""
+        return self.settings.activation == "softmax" or self.settings.pooling == "normalised"
+
     def embed(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T H"]:
         """Embed instances: $h_i$."""
         return self.mlp(self.prepare(features))
@@ -263,6 +268,7 @@ class SGPMIL(MILModel):
             attention=attention,
             weights=weights,
             instance_logits=instance_logits,
+            instance_bias=self.classifier.bias if self._weighs_one_fully else None,
         )
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.evaluation.prediction import ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
@@ -115,14 +116,19 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[indices]
 
     def instance_scores(
-        self, bags: Sequence[Any], score: Literal["attention", "evidence"] = "attention"
+        self, bags: Sequence[Any], score: ScoreKind = "attention"
     ) -> list[np.ndarray]:
         """Return the score of each instance, an array a bag.
 
         Args:
             bags: The bags.
-            score: ``attention``, where the model looked, or ``evidence``, an instance's share in
-                the margin of the second class (of two), or of the predicted class (of more).
+            score: ``attention``, where the model looked; ``evidence``, an instance's share in the
+                margin of a class; ``single``, the log-odds of that class for a bag of the instance
+                alone; or ``novelty``, how unlike the training instances it is. The class is the
+                second of two, or the predicted one of more.
+
+        Raises:
+            PredictionError: The model does not give this score.
         """
         return [
             p.instances.score(score, 1 if len(self.classes_) == 2 else p.predicted_class)
