@@ -7,6 +7,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation import predictor
 from sgpmil.evaluation.predictor import predict
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import build_model
 
 TINY = {
@@ -223,3 +224,23 @@ def test_single_is_the_prediction_of_each_instance_as_a_bag(name, settings):
 def test_without_instances_no_bag_of_one_is_predicted(monkeypatch):
     monkeypatch.delattr("sgpmil.models.contract.MILModel.single_logits")
     assert predict(model_of(), bags_of(), with_instances=False).predictions[0].instances is None
+
+
+@pytest.mark.parametrize("name", ["sgpmil", "abmil"])
+def test_each_sample_is_shifted_to_the_prevalence(name):
+    model = model_of(name)
+    model.shares = ClassShares.of_training([0] * 4 + [1], model.target, "training", balanced=True)
+    for prevalence, odds_of_second in ((None, 0.25), (0.1, 1 / 9), ("balanced", 1.0)):
+        table = predict(model, bags_of(), class_names=("no", "yes"), prevalence=prevalence)
+        for bag, found in zip(bags_of(), table.predictions, strict=True):
+            logits, output = alone(model, bag)
+            odds = np.exp(logits[:, 1] - logits[:, 0]) * odds_of_second
+            samples = odds / (1 + odds)
+            assert found.probs[1] == pytest.approx(samples.mean(), abs=1e-6)
+            if len(samples) > 1:
+                assert found.std[1] == pytest.approx(samples.std(ddof=1), abs=1e-6)
+            evidence = output.evidence.numpy()
+            np.testing.assert_allclose(found.instances.evidence_mean, evidence, atol=1e-6)
+    named = predict(model, bags_of(), class_names=("no", "yes"), prevalence="yes=0.1,no=0.9")
+    numbered = predict(model, bags_of(), prevalence=0.1)
+    np.testing.assert_array_equal(named.probs, numbered.probs)

@@ -11,6 +11,7 @@ from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models import checkpoint
 from sgpmil.models.checkpoint import load_model, save_model
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import build_model, list_models
 
 from .small import random_bags, small_model
@@ -135,7 +136,7 @@ def test_weights_of_another_model(saved):
 def test_a_newer_format_asks_for_an_upgrade(saved):
     _, path = saved
     edit(path, format_version=checkpoint.FORMAT_VERSION + 1)
-    with pytest.raises(CheckpointError, match=r"format version 3, .* Upgrade sgpmil"):
+    with pytest.raises(CheckpointError, match=r"format version 4, .* Upgrade sgpmil"):
         load_model(path)
 
 
@@ -215,3 +216,21 @@ def test_the_target_of_a_model_is_kept_and_checkpoints_of_the_first_version_open
     assert old_info.class_names == target.names
     for name, value in again.state_dict().items():
         assert torch.equal(old_model.state_dict()[name], value)
+
+
+def test_class_shares_are_kept_and_a_checkpoint_without_them_predicts_as_before(tmp_path):
+    model = small_model("sgpmil")
+    model.shares = ClassShares.of_training([0, 0, 0, 1], model.target, "training", balanced=True)
+    path = save_model(model, tmp_path / "a.safetensors")
+    again, info = load_model(path)
+    assert again.shares == info.shares == model.shares
+    logits = torch.tensor([[[0.3, -0.2]]])
+    odds = torch.tensor([3.0, 1.0]) * logits.exp()
+    assert torch.allclose(again.corrected(logits).softmax(-1), odds / odds.sum())
+    description = path.with_suffix(".json")
+    content = json.loads(description.read_text())
+    assert content.pop("shares")["training"] == [0.75, 0.25]
+    description.write_text(json.dumps(content | {"format_version": 2}))
+    old, _ = load_model(path)
+    assert old.shares is None
+    assert torch.equal(old.corrected(logits), logits)

@@ -229,3 +229,24 @@ def test_scikit_learns_own_cross_validation():
     labels = np.array([0, 1] * 6)
     scores = cross_val_score(classifier(learning_rate=0.05), arrays(12), labels, cv=2)
     assert scores.tolist() == [1.0, 1.0]
+
+
+def test_probabilities_are_for_the_training_shares_or_the_prevalence_given():
+    bags, labels = arrays(12), ["low", "high"] * 4 + ["low"] * 4
+    models = {
+        prevalence: classifier(prevalence=prevalence).fit(bags, labels)
+        for prevalence in (None, "balanced", 0.1)
+    }
+    balanced = models["balanced"].predictions(bags)
+    weights = {k: weights_of(model.model_) for k, model in models.items()}
+    assert same_weights(weights[None], weights["balanced"])  # no part of the training loss
+    assert same_weights(weights[None], weights[0.1])
+    # Of classes in alphabetical order the second is "low": two thirds of the training bags.
+    assert models[None].model_.shares.expected == pytest.approx((1 / 3, 2 / 3))
+    assert models[0.1].model_.shares.expected == pytest.approx((0.9, 0.1))
+    assert (models[None].predict_proba(bags)[:, 1] > balanced.probs[:, 1]).all()
+    assert (models[0.1].predict_proba(bags)[:, 1] < balanced.probs[:, 1]).all()
+    changed = models[None].set_params(prevalence={"high": 0.9, "low": 0.1})
+    np.testing.assert_allclose(changed.predict_proba(bags), models[0.1].predict_proba(bags))
+    with pytest.raises(SettingsError, match="but got shares for a, b"):
+        classifier(prevalence="a=0.5,b=0.5").fit(bags, labels)

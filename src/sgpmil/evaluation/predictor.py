@@ -4,6 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.likelihood import class_log_odds, probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
+from sgpmil.models.prevalence import Prevalence, expected_shares
 from sgpmil.shapes import Float
 
 MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
@@ -35,6 +37,7 @@ def predict(
     with_instances: bool = True,
     device: torch.device | str | None = None,
     precision: str = "auto",
+    prevalence: Prevalence | None = None,
     on_bag: Callable[[str], None] | None = None,
 ) -> PredictionTable:
     """Predict bags, labelled or not.
@@ -52,11 +55,15 @@ def predict(
         device: Device that computes; by default that of the model.
         precision: Arithmetic of the dense layers: ``32``, ``bf16``, or ``auto``, which is
             ``bf16`` on GPUs that have it.
+        prevalence: Class shares among the bags, which the probabilities are for: ``training``,
+            ``balanced``, the share of the second of two classes, or a share for each class; by
+            default those that the model was trained to answer for.
         on_bag: Called with each slide's name when it is done.
 
     Raises:
         PredictionError: A bag does not have the number of features the model was trained on.
         LabelError: A label of the data set is not among the class names.
+        SettingsError: The prevalence does not fit the classes.
     """
     target = model.target
     if class_names is not None:
@@ -64,12 +71,15 @@ def predict(
         bags = bags.with_target(target) if isinstance(bags, BagDataset) else bags
     elif isinstance(bags, BagDataset) and bags.target.names:
         target = bags.target
+    if prevalence is not None and (given := expected_shares(prevalence, target)) is not None:
+        prevalence = dict(zip(model.target.names, given, strict=True))  # which may have other names
     found = iter_predictions(
         model,
         bags,
         with_instances=with_instances,
         device=device,
         precision=precision,
+        prevalence=prevalence,
         on_bag=on_bag,
     )
     return PredictionTable(tuple(found), target)
@@ -82,6 +92,7 @@ def iter_predictions(
     with_instances: bool = True,
     device: torch.device | str | None = None,
     precision: str = "auto",
+    prevalence: Prevalence | None = None,
     on_bag: Callable[[str], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
@@ -93,6 +104,7 @@ def iter_predictions(
         model.to(device)
         weights = next(model.parameters())
     found = "64" if weights.dtype == torch.float64 else resolve_precision(precision, weights.device)
+    finished = partial(_finished, model=model, prevalence=prevalence, on_bag=on_bag)
     running: list[_Running] = []
     # A GPU computes a group while the one before it is summarised.
     ahead = 0 if weights.device.type == "cpu" else 1
@@ -100,14 +112,14 @@ def iter_predictions(
         for group in _groups(bags, _most_instances(model, weights.device)):
             running.append(_forward(model, group, bags, found, with_instances))
             if len(running) > ahead:
-                yield from _finished(running.pop(0), model.target, on_bag)
+                yield from finished(running.pop(0))
     except Exception:
         # What was computed before a bag that cannot be is not lost.
         for group_before in running:
-            yield from _finished(group_before, model.target, on_bag)
+            yield from finished(group_before)
         raise
     for last in running:
-        yield from _finished(last, model.target, on_bag)
+        yield from finished(last)
 
 
 def _is_on(weights: torch.Tensor, device: torch.device) -> bool:
@@ -183,11 +195,16 @@ def _standardised(
 
 
 def _finished(
-    running: _Running, target: Target, on_bag: Callable[[str], None] | None
+    running: _Running,
+    model: MILModel,
+    prevalence: Prevalence | None,
+    on_bag: Callable[[str], None] | None,
 ) -> Iterator[Prediction]:
-    output, group = running.output, running.bags
-    probs = probabilities(target, output.logits).cpu().numpy()
-    scores = None if running.single is None else _scores(output, running.single, target, group)
+    output, group, target = running.output, running.bags, model.target
+    probs = probabilities(target, model.corrected(output.logits, prevalence)).cpu().numpy()
+    scores = None
+    if running.single is not None:
+        scores = _scores(output, model.corrected(running.single, prevalence), target, group)
     for prediction in Prediction.from_batch(group, probs, scores):
         yield prediction
         if on_bag is not None:

@@ -41,6 +41,9 @@ class TrainOptions(ColumnOptions):
             scaled by the square root of the ratio to its own number of bags.
         seed: Seed.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
+        prevalence: Class shares that the probabilities are for: training (those of the training
+            slides; default), balanced (all equal), the share of the second class of two, which is
+            the positive one, such as 0.1, or shares such as tumour=0.1,normal=0.9.
         devices: GPUs that divide the bags of each step among them; on the CPU, processes.
         num_nodes: Number of machines that train together.
         strategy: Lightning Fabric's strategy for several devices, such as ddp.
@@ -70,6 +73,7 @@ class TrainOptions(ColumnOptions):
     bags_per_step: int | None = None
     seed: int | None = None
     device: str | None = None
+    prevalence: str | None = None
     devices: int = 1
     num_nodes: int = 1
     strategy: str = "auto"
@@ -110,6 +114,7 @@ class TrainOptions(ColumnOptions):
             "training.bags_per_step": self.bags_per_step,
             "training.seed": self.seed,
             "training.device": self.device,
+            "training.prevalence": self.prevalence,
         }
         return load_recipe(self.recipe, values=values, assignments=self.assignments)
 

@@ -7,6 +7,7 @@
   `kernel_attention`, `baselines`: the models
 - `released`: checkpoints of the authors' released code
 - `embedding`, `pooling`, `likelihood`: layers and losses that models share
+- `prevalence`: class shares of training and of the slides that are predicted
 - `nystrom` (TransMIL, DGR-MIL), `patch_grid` (BayesMIL), `mixed_effects` (MixMIL): parts of models
 - `precision`: number formats of dense layers
 """

@@ -18,9 +18,12 @@ from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import CheckpointError, SettingsError
 from sgpmil.models.contract import MILModel
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import ModelLike, build_model, find_model
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""Version 3 has class shares. Without them a model predicts for the shares that training drew."""
+
 _CUSTOM_KERNEL = "custom:"
 
 
@@ -34,6 +37,7 @@ class CheckpointInfo:
         target: Quantity that the model predicts.
         settings: The model's settings.
         details: Other facts (encoder, epoch, data fingerprint).
+        shares: Class shares of training and of the slides that are predicted.
     """
 
     model: str
@@ -41,6 +45,7 @@ class CheckpointInfo:
     target: Target
     settings: Mapping[str, Any]
     details: Mapping[str, Any] = field(default_factory=dict)
+    shares: ClassShares | None = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -79,6 +84,7 @@ def save_model(
         "target": target.to_json(),
         "settings": settings,
         "details": dict(details or {}),
+        "shares": None if model.shares is None else model.shares.to_json(),
     }
     text = json.dumps(content, indent=2)
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
@@ -112,6 +118,7 @@ def load_model(
         version = int(content.pop("format_version"))
         content["target"] = read_target(content)
         content.pop("class_names", None)  # of the first version
+        content["shares"] = ClassShares.from_json(content.get("shares"))
         info = CheckpointInfo(**content)
     except FileNotFoundError as error:
         raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
@@ -134,6 +141,7 @@ def load_model(
             "pass it again, load_model(path, kernel=...)."
         )
     network = build_model(model, in_dim=info.in_dim, target=info.target, **values)
+    network.shares = info.shares
     try:
         state = load_file(weights)
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)

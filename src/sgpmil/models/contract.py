@@ -15,6 +15,7 @@ from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
+from sgpmil.models.prevalence import ClassShares, Prevalence, prior_shift
 from sgpmil.shapes import Float, Int
 
 _BAGS_OF_ONE = 4096
@@ -133,7 +134,10 @@ class ModelOutput:
 
     @property
     def probs(self) -> Float[Tensor, "B S C"]:
-        """Class probabilities of each bag and sample."""
+        """Class probabilities for the class shares that training drew, of each bag and sample.
+
+        Predictions are of the logits that `MILModel.corrected` gives.
+        """
         return self.logits.softmax(-1)
 
     @property
@@ -206,6 +210,9 @@ class MILModel(nn.Module, ABC):
 
     target: Target
     """Quantity that is predicted; numbered classes where `build_model` is given no target."""
+
+    shares: ClassShares | None = None
+    """Class shares of training and of the slides that are predicted; None where nobody said."""
 
     epoch: int = 0
     """Number of the epoch, which training sets; losses may depend on it."""
@@ -293,6 +300,24 @@ class MILModel(nn.Module, ABC):
         """
         fit = negative_log_likelihood(self.target, output.logits, labels, "mean_logits")
         return Loss.of(cross_entropy=fit, **output.penalties)
+
+    def corrected(
+        self, logits: Float[Tensor, "... C"], prevalence: Prevalence | None = None
+    ) -> Float[Tensor, "... C"]:
+        """Shift logits to the class shares that a prediction is for.
+
+        Args:
+            logits: Logits of `forward`, which are for the class shares that training drew.
+            prevalence: Class shares of the slides, where they are not those of `shares`.
+
+        Raises:
+            SettingsError: The prevalence does not fit the classes.
+        """
+        shift = prior_shift(self.shares, self.target, prevalence)
+        if shift is None:
+            return logits
+        values = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return values + values.new_tensor(shift)
 
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
         """Prepare the model with training bags, before training starts.

@@ -47,7 +47,10 @@ def negative_log_likelihood(
 
 
 def probabilities(target: Target, logits: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
-    """Turn the samples of a model's outputs into probabilities."""
+    """Turn the samples of a model's outputs into probabilities.
+
+    Predictions are of the outputs that `MILModel.corrected` gives.
+    """
     # Not in half precision, in which a softmax is far from summing to 1.
     return _PROBABILITIES[target.kind](logits.double())
 

@@ -18,6 +18,9 @@ FORMAT = 1
 """Version of the format of ``run.json``. Runs without one are of the first format."""
 
 _FILE = "run.json"
+_BEFORE: Mapping[str, Any] = {"model_settings.hidden_dims": []}
+"""Values of settings that a run does not hold, because it was made before there were such."""
+
 _PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning-fabric", "numpy", "scikit-learn")
 
 
@@ -137,7 +140,9 @@ def refuse_other_settings(
     Raises:
         RunFolderError: A setting differs; the message names the first.
     """
-    old, new = _flat(before), _flat(_as_json(settings))
+    old, new = {**_BEFORE, **_flat(before)}, {**_BEFORE, **_flat(_as_json(settings))}
+    if "training.prevalence" in new:
+        old.setdefault("training.prevalence", earlier_prevalence(before.get("training", {})))
     differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if differing:
         key = differing[0]
@@ -147,6 +152,11 @@ def refuse_other_settings(
             f"{f' ({len(differing) - 1} more differ)' if len(differing) > 1 else ''}. "
             "Choose another folder, or replace the run with --overwrite."
         )
+
+
+def earlier_prevalence(training: Mapping[str, Any]) -> str:
+    """Return the prevalence of a run that was made before there was such a setting."""
+    return "balanced" if training.get("balanced_sampling", True) else "training"
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from sgpmil.evaluation.uncertainty.decisions import (
     fit_deferral,
 )
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
-from sgpmil.models import load_model
+from sgpmil.models import MILModel, load_model
+from sgpmil.models.prevalence import expected_shares, prevalence_note, prior_shift
 from sgpmil.processes import compute_device, progress_bar
 from sgpmil.runs.description import is_run
 from sgpmil.runs.prediction_files import (
@@ -46,6 +47,10 @@ class PredictOptions(BagOptions):
         out: Folder to write to.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         precision: Arithmetic of the dense layers: 32, bf16, or auto (bf16 on GPUs that have it).
+        prevalence: Class shares among the slides, which the probabilities are for: training (those
+            of the training slides), balanced (all equal), the share of the second class of two,
+            which is the positive one, such as 0.1, or shares such as tumour=0.1,normal=0.9. By
+            default the prevalence that the model was trained with.
         instances: Write the scores of the instances to OUT/attention/.
         coverage: Give each slide a set of classes that contains its label this often, such as 0.9.
             The coverage is approximate where the calibration slides chose the epoch. It does not
@@ -64,6 +69,7 @@ class PredictOptions(BagOptions):
     out: Path = Path("predictions")
     device: str = "auto"
     precision: str = "auto"
+    prevalence: str | None = None
     instances: bool = True
     coverage: float | None = None
     conformal: str | None = None
@@ -121,7 +127,7 @@ class PredictedFolder:
         path: Folder of the predictions.
         table: The predictions, without the scores of the instances.
         decisions: Decision on each slide.
-        notes: Sentences on the decisions.
+        notes: Sentences on the probabilities and the decisions.
     """
 
     path: Path
@@ -150,6 +156,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
         )
     device = compute_device(options.device)
     network, info = load_model(options.model)
+    prior = _prior_note(options, network)
     rules = calibrate(options, info.target)
     bags = options.read_bags(info.target.names if options.labels is not None else None)
     bags = bags.with_target(info.target)
@@ -165,6 +172,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             with_instances=options.instances,
             device=device,
             precision=options.precision,
+            prevalence=options.prevalence,
             on_bag=lambda _: bar.advance(),
         )
         table = write_prediction_folder(options.out, found, info.target, keep_instances=False)
@@ -172,7 +180,39 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     write_predictions_csv(options.out / "predictions.csv", table, decisions)
     if rules.calibration is not None:
         write_predictions(options.out / TABLE, table, decisions)
-    return PredictedFolder(options.out, table, decisions, rules.notes(table, decisions))
+    notes = (*prior, *rules.notes(table, decisions))
+    return PredictedFolder(options.out, table, decisions, notes)
+
+
+def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
+    """Say which class shares the probabilities are for, where that is known.
+
+    Raises:
+        SettingsError: The prevalence does not fit the classes, or decisions are asked for that
+            were calibrated at another one.
+    """
+    shares, given = network.shares, options.prevalence
+    if given is None:
+        expected = None if shares is None else shares.expected
+        return prevalence_note(expected, network.target)
+    usual = prior_shift(shares, network.target)
+    is_other = prior_shift(shares, network.target, given) != usual
+    decides = options.coverage is not None or options.defer is not None
+    if is_other and decides and options.calibration is None:
+        raise SettingsError(
+            "--coverage and --defer are calibrated on validation slides that were predicted for "
+            "the model's own prevalence, not for --prevalence. Predict calibration slides with the "
+            "same --prevalence, and name them with --calibration."
+        )
+    expected = expected_shares(given, network.target)
+    expected = shares.training if expected is None and shares is not None else expected
+    notes = prevalence_note(expected, network.target)
+    if shares is None:
+        notes += (
+            "The checkpoint does not say which class shares its training drew: equal ones are "
+            "assumed.",
+        )
+    return notes
 
 
 def calibrate(options: PredictOptions, target: Target) -> DecisionRules:

@@ -13,6 +13,7 @@ from sgpmil.evaluation.prediction import ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models.contract import MILModel
+from sgpmil.models.prevalence import Prevalence
 from sgpmil.models.registry import ModelLike
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, resolve_training
@@ -23,12 +24,15 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         model: A name of `sgpmil.list_models`, a class of models, or a model, which is copied.
-        epochs: Number of epochs; that of `training` where None, as the next four.
+        epochs: Number of epochs; that of `training` where None, as the next five.
         learning_rate: Peak learning rate.
         bags_per_step: Bags of an optimiser step; where no learning rate is given, the model's
             own is scaled with it.
         random_state: Seed.
         device: As in `TrainingSettings`.
+        prevalence: Class shares that the probabilities are for: those of the training bags
+            (``training``) where None; ``balanced``; the share of the second of two classes, such
+            as 0.1; or a share for each class, by name.
         model_settings: Settings of the model that differ from its defaults.
         training: Training settings; the model's own where None.
 
@@ -50,6 +54,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         bags_per_step: int | None = None,
         random_state: int | None = None,
         device: str | None = None,
+        prevalence: Prevalence | None = None,
         model_settings: Mapping[str, Any] | None = None,
         training: TrainingSettings | Mapping[str, Any] | None = None,
     ) -> None:
@@ -59,6 +64,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.bags_per_step = bags_per_step
         self.random_state = random_state
         self.device = device
+        self.prevalence = prevalence
         self.model_settings = model_settings
         self.training = training
 
@@ -78,6 +84,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
             "bags_per_step": self.bags_per_step,
             "seed": self.random_state,
             "device": self.device,
+            "prevalence": self.prevalence,
         }
         given = {name: value for name, value in asked.items() if value is not None}
         settings = (
@@ -99,7 +106,7 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         """
         if not hasattr(self, "model_"):
             raise NotFittedError("Expected a fitted classifier. Call fit(bags, labels) first.")
-        return predict(self.model_, BagDataset.from_arrays(bags))
+        return predict(self.model_, BagDataset.from_arrays(bags), prevalence=self.prevalence)
 
     def predict_proba(self, bags: Sequence[Any]) -> np.ndarray:
         """Return class probabilities, averaged over the posterior, a row a bag."""

@@ -17,6 +17,7 @@ from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.checkpoint import load_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.precision import resolve_precision
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import ModelLike, build_model
 from sgpmil.processes import compute_device
 from sgpmil.training.batches import sequential_batches
@@ -233,6 +234,9 @@ def untrained_model(
         in_dim=train.feature_dim,
         target=train.target,
         **dict(model_settings or {}),
+    )
+    network.shares = ClassShares.of_training(
+        train.labels, train.target, training.prevalence, balanced=training.balanced_sampling
     )
     if network.uses_coordinates:
         for bags in (train, val):

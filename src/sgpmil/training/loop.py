@@ -163,7 +163,11 @@ class TrainingLoop:
 
     @torch.inference_mode()
     def validate(self) -> dict[str, int | float]:
-        """Return the metrics on the validation bags, with the loss on the scale of training."""
+        """Return the metrics on the validation bags, with the loss on the scale of training.
+
+        Metrics are of the probabilities that a prediction gives. The loss is the one that training
+        minimises, for the class shares that it draws.
+        """
         if self.val is None:
             return {}
         metrics: dict[str, int | float] = {}
@@ -176,7 +180,8 @@ class TrainingLoop:
                 moved = batch.to(self.fabric.device, non_blocking=True)
                 output, loss = self.steps.forward(moved)
                 losses.append((loss.total, moved.num_bags))
-                samples = probabilities(self.model.target, output.logits).cpu().numpy()
+                logits = self.model.corrected(output.logits)
+                samples = probabilities(self.model.target, logits).cpu().numpy()
                 labels = zip(batch.slide_ids, batch.labels.tolist(), strict=True)
                 predictions += Prediction.from_batch(
                     [SlideName(s, s, y) for s, y in labels], samples

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from sgpmil.errors import SettingsError
+from sgpmil.models.prevalence import Prevalence, prevalence_text
 from sgpmil.models.registry import ModelLike, checked_value, find_model, unknown_name
 
 Optimiser = Literal["adamw", "adam", "sgd", "lookahead-radam"]
@@ -64,6 +65,9 @@ class TrainingSettings:
         gradient_clip: Largest norm of the gradient; 0 leaves it alone.
         balanced_sampling: Whether an epoch draws bags with replacement, each class equally often,
             rather than each bag once.
+        prevalence: Class shares that the probabilities are for: ``training``, those of the
+            training slides; ``balanced``, all equal; the share of the second of two classes, such
+            as 0.1; or a share for each class, such as ``tumour=0.1,normal=0.9``.
         monitor: Metric of the validation slides by which epochs are compared.
         select: Epoch whose model is kept for prediction.
         patience: Stop after this many epochs without a better `monitor`; 0 never stops.
@@ -93,6 +97,7 @@ class TrainingSettings:
     accumulate_steps: int = 1
     gradient_clip: float = 1.0
     balanced_sampling: bool = True
+    prevalence: Prevalence = "training"
     monitor: Monitor = "loss"
     select: Select = "last"
     patience: int = 0
@@ -135,6 +140,7 @@ class TrainingSettings:
                 "Expected device to be auto, cpu, gpu or one of several GPUs, such as cuda:1, but "
                 f"got {self.device!r}."
             )
+        object.__setattr__(self, "prevalence", prevalence_text(self.prevalence))
         for name, choice in _CHOICES.items():
             if getattr(self, name) not in get_args(choice):
                 raise SettingsError(
@@ -274,7 +280,10 @@ def _replaced(base: TrainingSettings, given: Mapping[str, Any]) -> TrainingSetti
     for name, value in given.items():
         if name not in known:
             raise SettingsError(unknown_name("training setting", name, known))
-        values[name] = checked_value(name, value, getattr(base, name))
+        is_checked_later = name == "prevalence"  # of several kinds
+        values[name] = (
+            value if is_checked_later else checked_value(name, value, getattr(base, name))
+        )
     return replace(base, **values)
 
 

@@ -12,6 +12,7 @@ from sgpmil.errors import SettingsError
 from sgpmil.models.registry import resolve_settings
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
 from sgpmil.report.pages.texts import setting_text
+from sgpmil.runs.description import earlier_prevalence
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
 from sgpmil.training.settings import default_training
@@ -94,6 +95,7 @@ def train_command(run: Run, target: Target) -> str:
     words += ["--classes", ",".join(target.names)]
     usual_model, usual_training = _usual(run.model)
     own_training = dict(settings.get("training", {}))
+    own_training.setdefault("prevalence", earlier_prevalence(own_training))
     for name, value in settings.get("model_settings", {}).items():
         if _differs(name, value, usual_model):
             words += ["--set", f"model.settings.{name}={_as_yaml(value)}"]
