@@ -13,6 +13,7 @@ from sgpmil.evaluation.lipschitz import lipschitz_paths
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import fit_deferral
 from sgpmil.models import build_model, load_model, save_model
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.prediction_folder import write_prediction_folder
 from sgpmil.runs.run import Run
@@ -377,3 +378,42 @@ def test_other_models_are_refused_in_a_sentence(sgpmil, tmp_path):
     code, _, err = sgpmil("lipschitz", tmp_path / "nowhere")
     assert code == 2
     assert "Expected a checkpoint" in err
+
+
+def test_prevalence_shifts_the_odds_and_is_stated(sgpmil, slides, checkpoint, tmp_path):
+    model, _ = load_model(checkpoint)
+    model.shares = ClassShares.of_training([0, 0, 0, 1], model.target, "training", balanced=True)
+    known = save_model(model, tmp_path / "known.safetensors")
+    odds, texts = {}, {}
+    for name, path, options in (
+        ("trained", known, []),
+        ("rare", known, ["--prevalence", "tumor=0.1,normal=0.9"]),
+        ("even", known, ["--prevalence", "balanced"]),
+        ("old", checkpoint, []),
+        ("old rare", checkpoint, ["--prevalence", "0.1"]),
+    ):
+        out = tmp_path / name
+        code, texts[name], err = sgpmil("predict", path, slides[0], "--out", out, *options)
+        assert (code, err.strip()) == (0, "")
+        probs = read_predictions(out / "predictions.parquet").probs
+        odds[name] = probs[:, 1] / probs[:, 0]
+    np.testing.assert_allclose(odds["trained"], odds["old"] / 3)
+    np.testing.assert_allclose(odds["rare"], odds["old"] / 9)
+    np.testing.assert_allclose(odds["old rare"], odds["old"] / 9)
+    np.testing.assert_array_equal(odds["even"], odds["old"])
+    assert "prevalence of normal 75 %, tumor 25 %" in texts["trained"]
+    assert "prevalence of normal 90 %, tumor 10 %" in texts["rare"]
+    assert "for a prevalence of" not in texts["old"]
+    assert "equal ones are assumed" in " ".join(texts["old rare"].split())
+
+
+def test_prevalence_that_does_not_fit_is_refused(sgpmil, slides, checkpoint, fold, tmp_path):
+    for path, options, message in (
+        (checkpoint, ["--prevalence", "a=0.5,b=0.5"], "but got shares for a, b"),
+        (checkpoint, ["--prevalence", "2"], "between 0 and 1, but got 2"),
+        (fold, ["--prevalence", "0.1", "--coverage", 0.8], "name them with --calibration"),
+    ):
+        code, _, err = sgpmil("predict", path, slides[0], "--out", tmp_path / "p", *options)
+        assert code == 2
+        assert message in " ".join(err.split())
+        assert not (tmp_path / "p").exists()

@@ -121,6 +121,19 @@ def test_resume_with_another_setting_names_it(tmp_path, changed, named):
     assert files_under(tmp_path) == before
 
 
+@pytest.mark.parametrize(("balanced", "same"), [(True, "balanced"), (False, "training")])
+def test_a_run_from_before_the_prevalence_resumes_with_what_it_did(tmp_path, balanced, same):
+    old = {"training": {"epochs": 3, "balanced_sampling": balanced}}
+    new = {name: dict(old["training"], prevalence=name) for name in ("balanced", "training")}
+    Run.create(tmp_path, FOLDS, old)
+    other = new.keys() - {same}
+    Run.create(tmp_path, FOLDS, {"training": new[same]}, resume=True)
+    with pytest.raises(
+        RunFolderError, match=rf"prevalence was '{same}' and is now '{other.pop()}'"
+    ):
+        Run.create(tmp_path, FOLDS, {"training": new[(new.keys() - {same}).pop()]}, resume=True)
+
+
 def test_overwrite_replaces_all_of_a_run(tmp_path):
     Run.create(tmp_path, FOLDS, SETTINGS).folds["0"].write(table())
     run = Run.create(tmp_path, FOLDS[:1], SETTINGS | {"model": "agp"}, overwrite=True)
