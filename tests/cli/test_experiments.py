@@ -235,3 +235,27 @@ def test_mistakes_are_told_in_a_sentence(sgpmil, tmp_path, arguments, said):
     assert code == 2
     assert said in error
     assert not (tmp_path / "bench").exists()
+
+
+def test_uncertainty_is_planned_run_and_shown(sgpmil, tmp_path):
+    out = tmp_path / "out"
+    call = ("experiment", "uncertainty", "--out", out, "--set", "planted-0.5", "--quick")
+    call += ("--row", "abmil", "--design", "mean:model=mean-pool,hidden_dim=8")
+    call += ("--seeds", "0", "--jobs", "1", "--device", "cpu")
+    code, text, _ = sgpmil(*call, "--dry-run")
+    assert code == 0
+    assert "planted-0.5/abmil/run-seed0" in text.split()
+    assert "planted-0.5/mean/run-seed0" in text.split()
+    assert "2 of 2 runs to do" in text
+    assert not out.exists()
+    code, text, _ = sgpmil(*call)
+    assert code == 0
+    found = json.loads((out / "planted-0.5/mean/run-seed0.json").read_text())
+    assert f"{found['columns']['auc']:.3f}" in text
+    assert (out / "table-seeds-0.md").read_text().count("| mean |") >= 3
+    code, text, _ = sgpmil(*call, "--dry-run")
+    assert "planted-0.5/mean/run-seed0 (done)" in text
+    assert "0 of 2 runs to do" in text
+    code, _, err = sgpmil(*call[:-6], "--seeds", "x")
+    assert code == 2
+    assert "Expected seeds such as 0-9" in err

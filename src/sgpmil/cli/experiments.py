@@ -18,9 +18,25 @@ from sgpmil.experiments.compare_models import (
     plan_comparison,
     time_epochs,
 )
-from sgpmil.experiments.jobs import StudyPlan
+from sgpmil.experiments.jobs import StudyPlan, unfinished
 from sgpmil.experiments.model_table import COLUMNS, cells, read_rows, write_table
 from sgpmil.experiments.study import Job
+from sgpmil.experiments.uncertainty_designs import DESIGNS
+from sgpmil.experiments.uncertainty_sets import UNCERTAINTY_SETS
+from sgpmil.experiments.uncertainty_study import (
+    UncertaintyJob,
+    UncertaintyOptions,
+    compare_uncertainty,
+    parse_seeds,
+    plan_uncertainty,
+)
+from sgpmil.experiments.uncertainty_table import (
+    column_name,
+    format_spread,
+    read_runs,
+    spreads,
+    write_tables,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
 
@@ -104,6 +120,65 @@ def models(options: CompareModelsOptions) -> None:
         raise typer.Exit(130) from None
     _show_table(options.out, jobs)
     _report(errors)
+
+
+@app.command("uncertainty")
+@command(
+    UncertaintyOptions,
+    names={"sets": "set"},
+    texts={
+        "sets": f"Only this data set ({', '.join(UNCERTAINTY_SETS)}); may be repeated. By default "
+        "all that are there, but for those of full size, which need a GPU.",
+        "row": f"Only this design ({', '.join(DESIGNS)}) or model; may be repeated.",
+    },
+)
+def uncertainty(options: UncertaintyOptions) -> None:
+    """Measure what the uncertainty of designs is worth.
+
+    Every seed draws training and test bags of its own. A stopped study resumes when the command
+    runs again.
+
+    Example: sgpmil experiment uncertainty --data data --set digits --seeds 0-9 --jobs 8
+    """
+    jobs = plan_uncertainty(options)
+    if options.dry_run:
+        todo = {
+            file.key for file in unfinished([j.file for j in jobs], options.out, overwrite=True)
+        }
+        for job in jobs:
+            console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
+        console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+        return
+    console.print(f"{len(jobs)} runs into {options.out}.")
+    try:
+        errors = compare_uncertainty(options, jobs, show_progress=True)
+    except KeyboardInterrupt:
+        _show_uncertainty(options, jobs)
+        typer.echo("Interrupted. Run the command again to continue.", err=True)
+        raise typer.Exit(130) from None
+    _show_uncertainty(options, jobs)
+    _report(errors)
+
+
+_SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")
+
+
+def _show_uncertainty(options: UncertaintyOptions, jobs: Sequence[UncertaintyJob]) -> None:
+    """Write the tables of the seeds, and print the columns that matter most."""
+    seeds = parse_seeds(options.seeds)
+    runs = read_runs(options.out, seeds)
+    for data_set in dict.fromkeys(job.data_set for job in jobs):
+        here = [run for run in runs if run.data_set == data_set]
+        shifted = dict.fromkeys(k for run in here for k in run.columns if k.startswith("auc@"))
+        columns = [*_SHORT[:-2], *shifted, *_SHORT[-2:]]
+        rows = []
+        for design in dict.fromkeys(run.design for run in here):
+            found = spreads(here, design, columns)
+            rows.append((design, *(format_spread(found[column]) for column in columns)))
+        title = f"{data_set}, seeds {options.seeds}"
+        _print_fitting(title, ["design", *map(column_name, columns)], rows)
+    written = write_tables(options.out, seeds, options.reference, seeds_text=options.seeds)
+    console.print(f"Written to {options.out}: {', '.join(path.name for path in written)}")
 
 
 def _time(options: CompareModelsOptions, jobs: list[Job]) -> None:

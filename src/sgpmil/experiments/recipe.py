@@ -125,7 +125,7 @@ def load_recipe(
         key, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(f"Expected --set KEY=VALUE, but got '{text}'.")
-        _assign(content, key, _parse(value, text))
+        _assign(content, key, parse_value(value, text))
     training = content.get("training")
     if isinstance(training, dict) and isinstance(training.get("precision"), int):
         training["precision"] = str(training["precision"])  # YAML reads 32 as a number
@@ -201,7 +201,16 @@ def _assign(content: dict[str, Any], key: str, value: Any) -> None:
     place[name] = value
 
 
-def _parse(value: str, text: str) -> Any:
+def parse_value(value: str, text: str) -> Any:
+    """Read a value of a setting as YAML.
+
+    Args:
+        value: The value.
+        text: Text that it stands in, for the message.
+
+    Raises:
+        SettingsError: It is no value.
+    """
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:

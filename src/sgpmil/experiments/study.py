@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -161,10 +161,24 @@ def plan_jobs(
     return jobs
 
 
+@runtime_checkable
+class FiledJob(Protocol):
+    """A job with a file of its result."""
+
+    @property
+    def file(self) -> JobFile:
+        """The file, with the settings that the result must have."""
+        ...
+
+
+_Job = TypeVar("_Job", bound=FiledJob)
+
+
 def run_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[_Job],
     out: Path,
     *,
+    work: "Callable[[], Callable[[_Job], dict[str, Any]]] | None" = None,
     processes: int = 1,
     conditions: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -178,6 +192,8 @@ def run_jobs(
     Args:
         jobs: The jobs.
         out: Folder of the results.
+        work: Makes the function that computes the result of a job; called once in every process,
+            so that it can keep what jobs share. By default a variant is trained and tested.
         processes: Number of processes, of one thread each; 1 works in this one.
         conditions: Settings that all results in the folder must share.
         overwrite: Run jobs again whose results are of other settings or data.
@@ -198,7 +214,7 @@ def run_jobs(
                 "Running", len(jobs), "jobs", num_done=len(jobs) - len(todo), show=progress
             ) as bar:
                 run_all(
-                    partial(_JobRunner, out),
+                    partial(_JobRunner, out, work or _TrainAndTest),
                     todo,
                     processes=processes,
                     on_change=lambda running: bar.show(
@@ -237,32 +253,29 @@ def _training(variant: Variant, start: TrainingSettings | None, device: str) -> 
 
 
 class _JobRunner:
-    """Runs jobs in one process, and keeps the data set that it read last.
+    """Runs jobs in one process, and writes their results.
 
     Args:
         out: Folder of the results.
+        work: Makes the function that computes the result of a job.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, work: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
         self.out = out
-        self.name = ""
+        self.work = work()
 
-    def __call__(self, job: Job) -> str | None:
+    def __call__(self, job: FiledJob) -> str | None:
         """Run a job and write its result; return its error where it failed."""
         result: dict[str, Any] = {
             "status": "done",
             "error": None,
-            "device": compute_device(job.training.device).type,
             "versions": {"sgpmil": sgpmil.__version__, "torch": str(torch.__version__)},
         }
         started = time.perf_counter()
         try:
-            if job.data_set.name != self.name:  # jobs come a data set at a time
-                self.bags, self.folds = load_set(job.data_set)
-                self.name = job.data_set.name
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result |= _train_and_test(job, self.bags, self.folds[job.fold])
+                result |= self.work(job)
         except Exception as error:  # noqa: BLE001 - any failure of a job is its own, not the study's
             result |= {"status": "failed", "error": sentence(error)}
         result["seconds"] = time.perf_counter() - started
@@ -272,7 +285,20 @@ class _JobRunner:
         return error_text
 
 
-def _note_death(out: Path, job: Job) -> str:
+class _TrainAndTest:
+    """Trains and tests variants, and keeps the data set that it read last."""
+
+    name = ""
+
+    def __call__(self, job: Job) -> dict[str, Any]:
+        if job.data_set.name != self.name:  # jobs come a data set at a time
+            self.bags, self.folds = load_set(job.data_set)
+            self.name = job.data_set.name
+        device = compute_device(job.training.device).type
+        return {"device": device, **_train_and_test(job, self.bags, self.folds[job.fold])}
+
+
+def _note_death(out: Path, job: FiledJob) -> str:
     error = "Its process was killed, perhaps because memory ran out: use fewer --jobs."
     job.file.write(out, {"status": "failed", "error": error})
     return error

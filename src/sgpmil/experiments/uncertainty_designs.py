@@ -4,11 +4,13 @@
 """
 
 import copy
+import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.uncertainty_sets import UncertaintySet
 from sgpmil.models.contract import MILModel
-from sgpmil.models.registry import resolve_settings
+from sgpmil.models.registry import list_models, resolve_settings, unknown_name
 from sgpmil.shapes import Float
 from sgpmil.training.classifier import SGPMILClassifier
 from sgpmil.training.fit import fit
@@ -70,6 +72,17 @@ class Design:
                 f"Expected no settings of the design '{self.name}', which is trained as "
                 "SGPMILClassifier is by itself. Leave them out, or leave out as_classifier."
             )
+
+    def shortened(self) -> "Design":
+        """Return the design with two epochs, members and samples at most, to try the study."""
+        if self.as_classifier:
+            return self
+        return replace(
+            self,
+            training={**self.training, "epochs": 2, "warmup_epochs": 0},
+            members=min(2, self.members),
+            dropout_samples=min(2, self.dropout_samples),
+        )
 
     def resolved(self) -> dict[str, Any]:
         """Return every setting that decides the result, those with default values included.
@@ -155,6 +168,95 @@ DESIGNS: dict[str, Design] = {
     )
 }
 """Designs by name. ``default`` is what a user gets who changes nothing."""
+
+
+def find_design(name: str) -> Design:
+    """Return a design of `DESIGNS`, or a registered model with its own settings.
+
+    Raises:
+        SettingsError: There is neither.
+    """
+    if name in DESIGNS:
+        return DESIGNS[name]
+    if name in list_models():
+        return Design(name, name)
+    raise SettingsError(unknown_name("design", name, [*DESIGNS, *list_models()]))
+
+
+def parse_design(text: str) -> Design:
+    """Read a design from text, ``NAME:key=value,...``.
+
+    Keys are settings of the model, ``training.`` with a training setting, and the fields of
+    `Design` (``model``, ``members``, ``dropout_samples``).
+
+    Raises:
+        SettingsError: The text has another form, or a value is impossible.
+
+    Example:
+        >>> parse_design("wide:num_inducing=160,training.epochs=60").training
+        {'epochs': 60}
+    """
+    from sgpmil.experiments.recipe import parse_value
+
+    name, colon, values = text.partition(":")
+    content: dict[str, Any] = {"settings": {}, "training": {}}
+    # A comma within brackets belongs to a list.
+    for one in re.split(r",(?![^\[]*\])", values) if values else ():
+        key, equals, value = (word.strip() for word in one.partition("="))
+        if not (name and colon and equals and key):
+            raise SettingsError(f"Expected --design NAME:key=value,..., but got '{text}'.")
+        section, _, inner = key.replace("-", "_").rpartition(".")
+        if not section and inner in _OWN_KEYS:
+            content[inner] = parse_value(value, text)
+        elif section in ("", "settings", "training"):
+            content[section or "settings"][inner] = parse_value(value, text)
+        else:
+            raise SettingsError(
+                f"Expected settings of the model or training.NAME in the design '{name}', but got "
+                f"'{key}'."
+            )
+    return _from_content(name, content)
+
+
+_OWN_KEYS = ("model", "members", "dropout_samples")
+
+
+def read_designs(path: Path) -> list[Design]:
+    """Read designs from a YAML file: a section a design, with the fields of `Design`.
+
+    Raises:
+        SettingsError: The file cannot be read, or a field is unknown or impossible.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        first = " ".join(str(error).split())
+        raise SettingsError(f"Expected designs as YAML in {path}, but got: {first}.") from error
+    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+        raise SettingsError(f"Expected a section for each design in {path}.")
+    return [_from_content(str(name), values) for name, values in content.items()]
+
+
+def _from_content(name: str, content: Mapping[str, Any]) -> Design:
+    from sgpmil.experiments.recipe import parse_value
+
+    known = [*_OWN_KEYS, "settings", "training"]
+    for key in content:
+        if key not in known:
+            raise SettingsError(unknown_name(f"field of the design '{name}'", str(key), known))
+    sections = {
+        key: {
+            # YAML takes 3e-4, without a point, for text.
+            inner: parse_value(value, inner) if isinstance(value, str) else value
+            for inner, value in (content.get(key) or {}).items()
+        }
+        for key in ("settings", "training")
+    }
+    design = Design(name, **{**content, **sections})
+    design.resolved()  # refuses what is unknown before anything is trained
+    return design
 
 
 @dataclass(frozen=True, eq=False)

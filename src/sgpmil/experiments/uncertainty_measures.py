@@ -137,16 +137,16 @@ def novelty_columns(
     return found
 
 
-def _novelty(table: PredictionTable) -> list[Float[np.ndarray, " n"]] | None:
+def _novelty(table: PredictionTable) -> list[Float[np.ndarray, " _"]] | None:
     """Return the novelty of each slide's patches, where the predictions have it."""
     values = [getattr(p.instances, "novelty", None) for p in table.predictions]
     return None if any(value is None for value in values) else [np.asarray(v) for v in values]
 
 
 def unseen_auroc(
-    shifted: Sequence[Float[np.ndarray, " n"]],
-    unseen: Sequence[Bool[np.ndarray, " n"]],
-    test: Sequence[Float[np.ndarray, " n"]],
+    shifted: Sequence[Float[np.ndarray, " _"]],
+    unseen: Sequence[Bool[np.ndarray, " _"]],
+    test: Sequence[Float[np.ndarray, " _"]],
 ) -> float:
     """Compute the AUROC of patches unlike training against all patches of the test bags.
 

@@ -19,8 +19,9 @@ with instances such as training never had.
 =========================  =======================================================================
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -47,8 +48,8 @@ class Part:
     """
 
     bags: BagDataset
-    classes: tuple[Int[np.ndarray, " n"], ...]
-    unseen: tuple[Bool[np.ndarray, " n"], ...]
+    classes: tuple[Int[np.ndarray, " _"], ...]
+    unseen: tuple[Bool[np.ndarray, " _"], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,21 +79,44 @@ class SetSource:
 
     Args:
         about: Description in a sentence or two.
-        draw: Draws the set of a seed; takes the name, the seed, and the folders of data and of
-            cached features.
+        draw: Draws the set of a seed; takes its name and what `uncertainty_set` is given.
+        design: Description of its bags; results of another description are not mixed with it.
         independent: Whether seeds draw training and test bags of their own. Where they divide
             the same bags, runs are not independent.
         place: Its path in the folder of data; empty where it needs none.
     """
 
     about: str
-    draw: Callable[[str, int, Path, Path], UncertaintySet]
+    draw: "Callable[[str, DrawOptions], UncertaintySet]"
+    design: object = None
     independent: bool = True
     place: str = ""
 
 
+@dataclass(frozen=True)
+class DrawOptions:
+    """Seed, place and size of a set that is drawn.
+
+    Args:
+        seed: Seed of everything that is drawn.
+        data: Folder that holds ``mnist/`` and ``colon/``.
+        cache: Folder in which the features of phantoms are kept.
+        quick: Whether to draw few and small bags, to try the study.
+    """
+
+    seed: int
+    data: Path
+    cache: Path
+    quick: bool = False
+
+
 def uncertainty_set(
-    name: str, seed: int, *, data: Path | str = "data", cache: Path | str = "runs/cache"
+    name: str,
+    seed: int,
+    *,
+    data: Path | str = "data",
+    cache: Path | str = "runs/cache",
+    quick: bool = False,
 ) -> UncertaintySet:
     """Draw a data set of the study.
 
@@ -101,6 +125,7 @@ def uncertainty_set(
         seed: Seed of everything that is drawn.
         data: Folder that holds ``mnist/`` and ``colon/``.
         cache: Folder in which the features of phantoms are kept.
+        quick: Whether to draw few and small bags, to try the study.
 
     Raises:
         SettingsError: There is no such set, or the seed is negative.
@@ -112,7 +137,21 @@ def uncertainty_set(
         )
     if seed < 0:
         raise SettingsError(f"Expected a seed of 0 or more, but got {seed}.")
-    return UNCERTAINTY_SETS[name].draw(name, seed, Path(data), Path(cache))
+    options = DrawOptions(seed, Path(data), Path(cache), quick)
+    return UNCERTAINTY_SETS[name].draw(name, options)
+
+
+def set_fingerprint(name: str, data: Path) -> str:
+    """Return a digest that changes with the description of a set, or with the files it is of.
+
+    A file counts as unchanged while its size stays the same.
+    """
+    source = UNCERTAINTY_SETS[name]
+    place = data / source.place
+    files = sorted(place.rglob("*")) if source.place else []
+    sizes = [(str(f.relative_to(place)), f.stat().st_size) for f in files if f.is_file()]
+    content = repr((source.design, UNSEEN_SHARE, sizes))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -148,9 +187,14 @@ DIGIT_DESIGNS = {
 }
 
 
-def _draw_digits(name: str, seed: int, data: Path, cache: Path) -> UncertaintySet:
-    del cache
-    return digit_set(name, seed, DIGIT_DESIGNS[name], data / "mnist")
+_QUICK_COUNTS = (24, 12, 16, 16)
+
+
+def _draw_digits(name: str, options: DrawOptions) -> UncertaintySet:
+    design = DIGIT_DESIGNS[name]
+    if options.quick:
+        design = replace(design, counts=_QUICK_COUNTS)
+    return digit_set(name, options.seed, design, options.data / "mnist")
 
 
 def digit_set(name: str, seed: int, design: DigitDesign, folder: Path) -> UncertaintySet:
@@ -248,11 +292,11 @@ def _deal(
 
 def _part(
     part: str,
-    features: Sequence[Float[np.ndarray, "n D"]],
-    classes: Sequence[Int[np.ndarray, " n"]],
+    features: Sequence[Float[np.ndarray, "_ D"]],
+    classes: Sequence[Int[np.ndarray, " _"]],
     *,
-    targets: Sequence[Bool[np.ndarray, " n"]],
-    unseen: Sequence[Bool[np.ndarray, " n"]],
+    targets: Sequence[Bool[np.ndarray, " _"]],
+    unseen: Sequence[Bool[np.ndarray, " _"]],
     class_names: tuple[str, str],
 ) -> Part:
     """Make a part of arrays; a bag with a target is positive."""
@@ -300,9 +344,11 @@ PLANTED_DESIGNS = {
 }
 
 
-def _draw_planted(name: str, seed: int, data: Path, cache: Path) -> UncertaintySet:
-    del data, cache
-    return planted_set(name, seed, PLANTED_DESIGNS[name])
+def _draw_planted(name: str, options: DrawOptions) -> UncertaintySet:
+    design = PLANTED_DESIGNS[name]
+    if options.quick:
+        design = replace(design, counts=_QUICK_COUNTS, sizes=(20, 60), dim=32)
+    return planted_set(name, options.seed, design)
 
 
 def planted_set(name: str, seed: int, design: PlantedDesign) -> UncertaintySet:
@@ -358,22 +404,23 @@ def _normal(generator: np.random.Generator, shape: tuple[int, int]) -> Float[np.
     return np.float32(_SPREAD) * generator.standard_normal(shape, dtype=np.float32)
 
 
-def _draw_colon(name: str, seed: int, data: Path, cache: Path) -> UncertaintySet:
+def _draw_colon(name: str, options: DrawOptions) -> UncertaintySet:
     """Take the seed's fold; there are no shifted bags."""
-    del cache
     from sgpmil.experiments.model_study import colon_bags
 
-    bags, folds = colon_bags(data / "colon")
-    fold = folds[seed % len(folds)]
+    bags, folds = colon_bags(options.data / "colon")
+    fold = folds[options.seed % len(folds)]
     train, val, test = (bags.subset(ids).in_memory() for ids in (fold.train, fold.val, fold.test))
-    return UncertaintySet(name, seed, train, val, Part(test, (), ()), {})
+    return UncertaintySet(name, options.seed, train, val, Part(test, (), ()), {})
 
 
 def _sources(
-    names: Iterable[str], draw: Callable[[str, int, Path, Path], UncertaintySet], about: str
+    designs: Mapping[str, object],
+    draw: Callable[[str, DrawOptions], UncertaintySet],
+    about: str,
+    place: str = "",
 ) -> dict[str, SetSource]:
-    place = "mnist" if draw is _draw_digits else ""
-    return {name: SetSource(about, draw, place=place) for name in names}
+    return {name: SetSource(about, draw, design, place=place) for name, design in designs.items()}
 
 
 UNCERTAINTY_SETS: dict[str, SetSource] = {
@@ -382,6 +429,7 @@ UNCERTAINTY_SETS: dict[str, SetSource] = {
         _draw_digits,
         "Bags of MNIST images; positive bags have one or two of the target digit. Unseen: 30 % of "
         "the instances are digits that training never had.",
+        place="mnist",
     ),
     **_sources(
         PLANTED_DESIGNS,
