@@ -49,7 +49,7 @@ def main() -> None:
             continue
         batch = BagBatch.pack([bag]).to(dtype=torch.float64)
         embeddings = model.embed(batch.features)
-        inputs = model.gp_inputs(embeddings)
+        inputs = model.gp_inputs(batch.features)
         posterior = model.gp.posterior(inputs)
         exact = model.gp.joint_covariance(inputs)
         sd = posterior.variance.sqrt()

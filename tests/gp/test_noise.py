@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgpmil.bags.segments import Segments
-from sgpmil.gp.noise import FreshNoise, RepeatableNoise, ZeroNoise
+from sgpmil.gp.noise import FreshNoise, PairedNoise, RepeatableNoise, ZeroNoise
 
-SOURCES = [FreshNoise(), RepeatableNoise(1), ZeroNoise()]
+SOURCES = [FreshNoise(), RepeatableNoise(1), ZeroNoise(), PairedNoise(FreshNoise())]
 LIKE = torch.zeros(1)
 
 
@@ -108,3 +108,23 @@ def test_draws_remembered_from_inference_serve_where_gradients_are_asked_for():
     weights = torch.ones(2, 3, requires_grad=True)
     (weights * source.per_function(2, 3, LIKE)).sum().backward()
     assert torch.equal(weights.grad, source.per_function(2, 3, LIKE))
+
+
+def test_pairs_have_opposite_signs():
+    segments = Segments.of(torch.tensor([0, 3, 7]))
+    noise = PairedNoise(RepeatableNoise(4))
+    for drawn in (
+        noise.per_instance(6, segments, torch.zeros(())),
+        noise.per_bag(6, 2, torch.zeros(())),
+        noise.per_function(6, 5, torch.zeros(())),
+    ):
+        assert torch.equal(drawn[:3], -drawn[3:])
+    odd = noise.per_function(5, 4, torch.zeros(()))
+    assert torch.equal(odd[:2], -odd[3:])
+
+
+def test_streams_differ_and_repeat():
+    like = torch.zeros(())
+    first, again, other = (RepeatableNoise(1).stream(k).per_function(4, 3, like) for k in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

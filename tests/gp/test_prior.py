@@ -20,6 +20,7 @@ LN2 = math.log(2)
 # The formulas of the published kernels at scale, lengthscale and constant log 2.
 FORMULAS = {
     "rbf": lambda r, xy: LN2 * math.exp(-(r**2) / (2 * LN2**2)) + LN2,
+    "rbf-alone": lambda r, xy: LN2 * math.exp(-(r**2) / (2 * LN2**2)),
     "matern12": lambda r, xy: LN2 * math.exp(-r / LN2) + LN2,
     "matern32": lambda r, xy: LN2 * (1 + (u := math.sqrt(3) * r / LN2)) * math.exp(-u) + LN2,
     "matern52": lambda r, xy: (
@@ -42,7 +43,7 @@ def test_kernel_at_its_start_is_the_published_formula(name):
 
 
 def test_unknown_kernel_lists_the_known():
-    with pytest.raises(SettingsError, match=r"one of rbf, matern12.* but got 'rbff'"):
+    with pytest.raises(SettingsError, match=r"one of rbf, rbf-alone, matern12.* but got 'rbff'"):
         build_kernel("rbff")
 
 

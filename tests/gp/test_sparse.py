@@ -8,7 +8,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from sgpmil.errors import SettingsError, TrainingError
 from sgpmil.gp.prior import KERNELS, MEANS
-from sgpmil.gp.sparse import SparseGP, kmeans_points, uniform_points
+from sgpmil.gp.sparse import SparseGP, kmeans_points, medoids, uniform_points
 from sgpmil.gpu.carried_draws import MIN_VARIANCE
 
 from .processes import ALL_KERNELS, gpytorch_twin, random_gp
@@ -258,3 +258,66 @@ def test_one_instance():
 def test_no_points_are_refused():
     with pytest.raises(SettingsError, match="at least one inducing point, but got 0"):
         kmeans_points(torch.rand(3, 2), 0)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "rbf-alone", "matern32"])
+def test_a_moved_process_says_at_its_new_points_what_it_said_before(kernel):
+    gp = random_gp(kernel, num_inducing=6)
+    # S is at most the prior, as after training: otherwise nothing floors its whitened variances.
+    with torch.no_grad():
+        gp.variational.chol_variational_covar.mul_(0.5)
+    before = gpytorch_twin(gp)
+    points = torch.rand(6, 4).double() * 1.3
+    old, new = gp.whitening(), gp.whitening(points)
+    expected = before(points)
+    gp.move(points, old, new)
+    with torch.no_grad():
+        gp.inducing_points.copy_(points)
+    # q(u) = N(mean + L m, L S L'), with everything taken from the definition.
+    K = gp.kernel(points).to_dense() + gp.jitter * torch.eye(6).double()
+    L = torch.linalg.cholesky(K)
+    mean = gp.mean(points) + L @ gp.whitened_mean
+    half = L @ gp.whitened_factor
+    assert torch.allclose(mean, expected.mean, atol=1e-8)
+    assert torch.allclose(half @ half.T, expected.covariance_matrix, atol=2e-3)
+
+
+def test_a_process_moved_to_its_own_points_in_another_order_does_not_change():
+    gp = random_gp("rbf-alone", num_inducing=6)
+    x = torch.rand(20, 4).double()
+    mean, variance = gp.posterior(x).mean, gp.posterior(x).variance
+    order = torch.tensor([3, 1, 0, 5, 2, 4])
+    points = gp.points.detach()[order]
+    gp.move(points, gp.whitening(), gp.whitening(points))
+    after = gp.posterior(x, gp.whitening(points))
+    # The jitter is part of the inducing values, and of the process elsewhere it is not.
+    assert torch.allclose(after.mean, mean, atol=1e-3)
+    assert torch.allclose(after.variance, variance, atol=2e-3)
+
+
+def test_medoids_are_one_row_of_each_cluster():
+    inputs, cluster = make_blobs(300, centers=7, n_features=3, cluster_std=0.1, random_state=3)
+    rows = medoids(torch.tensor(inputs), 7, seed=1)
+    assert sorted(cluster[rows].tolist()) == list(range(7))
+    for row in rows:
+        own = inputs[cluster == cluster[row]]
+        distance = ((own - own.mean(0)) ** 2).sum(1)
+        assert ((inputs[row] - own.mean(0)) ** 2).sum() == pytest.approx(distance.min())
+
+
+def test_medoids_of_few_rows_repeat():
+    rows = medoids(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), 5, seed=0)
+    assert len(rows) == 5
+    assert {0} < set(rows.tolist()) <= {0, 1, 2}
+
+
+def test_a_process_without_points_of_its_own_is_given_them():
+    gp = random_gp("rbf")
+    other = SparseGP(gp.kernel, gp.mean, 7, jitter=gp.jitter).double()
+    other.variational.load_state_dict(gp.variational.state_dict())
+    x = torch.rand(9, 4).double()
+    assert "inducing_points" not in other.state_dict()
+    found = other.posterior(x, other.whitening(gp.points))
+    assert torch.equal(found.mean, gp.posterior(x).mean)
+    with pytest.raises(ValueError, match="none"):
+        other.posterior(x)

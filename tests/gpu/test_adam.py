@@ -21,20 +21,23 @@ def start(name, clip, device="cpu"):
     ]
     unused = torch.ones(5, device=device)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    rate = torch.tensor(0.01, device=device)
-    optimiser = kind([*parameters, unused], lr=rate, weight_decay=0.1, capturable=device != "cpu")
-    return parameters, unused, gradients, optimiser
+    rates = torch.tensor([0.01, 0.2], device=device)  # the third parameter has a rate of its own
+    slow, fast = rates.unbind()
+    one, two, three, four = parameters
+    groups = [{"params": [one, two, four, unused], "lr": slow}, {"params": [three], "lr": fast}]
+    optimiser = kind(groups, weight_decay=0.1, capturable=device != "cpu")
+    return rates, parameters, unused, gradients, optimiser
 
 
 def stepped(name, clip):
     """Take steps by the kernels; the first parameter's gradients come in half precision."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parameters, unused, gradients, optimiser = start(name, clip, device)
+    rates, parameters, unused, gradients, optimiser = start(name, clip, device)
     for p in (*parameters, unused):
         state = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
         optimiser.state[p] = {"step": torch.zeros((), device=device), **state}
     half = parameters[0].bfloat16()
-    step = AdamStep(optimiser, clip, {parameters[0]: half})
+    step = AdamStep(optimiser, rates, clip, {parameters[0]: half})
     for given in gradients:
         for p, g in zip(parameters, given, strict=True):
             p.grad = g.to(device)
@@ -59,7 +62,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("clip", [0.0, 1.0, 1e4])
 def test_steps_are_those_of_torch(found, name, clip):
     weights, half, steps, moments, forgotten = found[f"{name}-{clip}"]
-    parameters, unused, gradients, optimiser = start(name, clip)
+    _, parameters, unused, gradients, optimiser = start(name, clip)
     for given in gradients:
         for p, g in zip(parameters, given, strict=True):
             p.grad = g.clone()
@@ -81,7 +84,7 @@ def test_steps_are_those_of_torch(found, name, clip):
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("clipped", [True, False])
 def test_programs_compile_for_a_gpu(decoupled, clipped):
-    types = TABLES | dict.fromkeys(NUMBERS, "fp32") | {"rate": "*fp32"}
+    types = TABLES | dict.fromkeys(NUMBERS, "fp32") | {"rates": "*fp32"}
     constants = {"CHUNK": 2048, "CHUNKS": 512, "DECOUPLED": decoupled, "CLIPPED": clipped}
     compile_program(norm_program, types, constants)
     compile_program(update_program, types, constants)

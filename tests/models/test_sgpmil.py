@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import pdist
+from sklearn.decomposition import PCA
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
@@ -106,7 +107,7 @@ def test_training_draws_afresh_and_prediction_does_not():
 def test_initialise_starts_the_process_where_the_data_are():
     model = small_model("sgpmil", lengthscale_start="median", inducing_start="kmeans")
     features = BagBatch.pack(random_bags((60,), seed=9)).features
-    inputs = model.gp_inputs(model.embed(features)).detach()
+    inputs = model.gp_inputs(features).detach()
     lengthscale = model.gp.kernel.kernels[0].base_kernel.lengthscale.item()
     assert lengthscale == pytest.approx(np.median(pdist(inputs.numpy())), rel=0.02)
     nearest = torch.cdist(model.gp.inducing_points, inputs).min(dim=1).values
@@ -199,3 +200,119 @@ def test_unknown_kernel():
 
 def test_input_is_of_the_given_size():
     assert small_model("sgpmil").mlp[0].in_features == IN_DIM
+
+
+PATCHES = {"preset": "patches", "preserved_dim": 2, "num_samples": 6, "prediction_samples": 12}
+
+
+def patch_model(bags, **settings):
+    """Build a small model whose inducing patches are chosen from bags."""
+    model = small_model("sgpmil", dtype=torch.float64, **{**PATCHES, **settings})
+    pick = {"epochs": 8, "num_bags": len(bags), "seed": 3}
+    assert model.start_epoch(0, batches=[BagBatch.pack(bags)], **pick)
+    with torch.no_grad():
+        model.gp.variational.variational_mean.normal_()
+    return model
+
+
+def test_inducing_patches_make_the_process_that_the_formulas_say():
+    bags = random_bags((30, 12), dtype=torch.float64)
+    model = patch_model(bags)
+    x = bags[0].features
+
+    def learned(features):
+        standardised = ((features - model.standardise.mean) / model.standardise.scale).clamp(-5, 5)
+        h = standardised
+        for layer in model.mlp:
+            h = layer(h)
+        return standardised.detach().numpy(), model.projection(h).detach().numpy()
+
+    (sx, ux), (sz, uz) = learned(x), learned(model.patches.features)
+    G = uz.shape[1]
+    sd = uz.std(0) + 1e-4
+    V = model.preserved.numpy()
+    gx = np.concatenate([(ux - uz.mean(0)) / (sd * math.sqrt(2 * G)), sx @ V], axis=1)
+    gz = np.concatenate([(uz - uz.mean(0)) / (sd * math.sqrt(2 * G)), sz @ V], axis=1)
+    ell, s, j = 1.0, 4.0, model.settings.jitter
+
+    def kernel(a, b):
+        return s * np.exp(-((a[:, None] - b) ** 2).sum(-1) / (2 * ell**2))
+
+    L = np.linalg.cholesky(kernel(gz, gz) + j * np.eye(len(gz)))
+    B = np.linalg.solve(L, kernel(gz, gx))
+    m, Ls = (v.detach().numpy() for v in (model.gp.whitened_mean, model.gp.whitened_factor))
+    mean, variance = model.attention_posterior(x)
+    assert np.allclose(mean.detach(), B.T @ m, atol=1e-6)
+    expected = s + j - (B**2).sum(0) + ((Ls.T @ B) ** 2).sum(0)
+    assert np.allclose(variance.detach(), expected, atol=1e-6)
+    # Mean square distance of patches: 1 in the learned part.
+    distances = pdist(gz[:, :G]) ** 2
+    assert distances.mean() * (len(gz) - 1) / len(gz) == pytest.approx(1, rel=1e-2)
+    with torch.no_grad():
+        output = model(BagBatch.pack([bags[0]]))
+    attention = np.exp(mean.detach().numpy()) / np.exp(mean.detach().numpy()).sum()
+    assert np.allclose(output.score, attention, atol=1e-6)
+    assert np.allclose(output.score_std, attention * np.sqrt(expected), atol=1e-6)
+    assert output.logits.shape[1] == 12
+
+
+def test_preserved_components_are_principal_components_at_mean_square_distance_one():
+    x = random_bags((60,), seed=9)[0].features.double()
+    model = small_model("sgpmil", dtype=torch.float64, **PATCHES)
+    standardised = model.standardise(x)
+    found = (standardised @ model.preserved).detach().numpy()
+    pca = PCA(2).fit_transform(standardised.numpy())
+    ratio = (found - found.mean(0)) / pca
+    assert np.allclose(np.abs(ratio), np.abs(ratio).mean(), rtol=1e-4)
+    # Of all ordered pairs, an instance with itself among them.
+    assert 2 * found.var(0).sum() == pytest.approx(1, rel=1e-5)
+
+
+def test_renewed_patches_lie_where_the_attention_is(monkeypatch):
+    monkeypatch.setattr("sgpmil.models.inducing_patches.POOL_SIZE", 60)
+    bags = random_bags((400, 400, 400), dtype=torch.float64)
+    model = patch_model(bags, num_inducing=8)
+    logits = {bag.slide_id: model.attention_posterior(bag.features)[0].detach() for bag in bags}
+    pick = {"epochs": 8, "num_bags": 3, "seed": 3}
+    assert model.start_epoch(4, batches=[BagBatch.pack(bags)], **pick)
+    # A pool of 60 has the 10 highest of each bag; without them, 1 in 40 would be among these.
+    ranks = [
+        int((logits[o.slide_id] > logits[o.slide_id][o.row]).sum()) for o in model.patches.origins
+    ]
+    assert sum(rank < 10 for rank in ranks) >= 3
+    after = torch.cat([model.attention_posterior(bag.features)[0].detach() for bag in bags])
+    before = torch.cat(list(logits.values()))
+    # The same function as before, up to what eight patches can carry.
+    assert np.corrcoef(before, after)[0, 1] > 0.5
+    assert not model.start_epoch(5, batches=[], **pick)
+
+
+def test_slide_probabilities_hardly_depend_on_the_noise_seed():
+    bags = random_bags((60, 30, 100), dtype=torch.float64)
+    few = patch_model(bags, prediction_samples=0, scores="samples", num_samples=12)
+    many = patch_model(bags, prediction_samples=600, num_samples=12)
+
+    def spread(model):
+        found = []
+        for seed in range(6):
+            model.settings = replace(model.settings, noise_seed=seed)
+            found.append(model(BagBatch.pack(bags)).probs.mean(1).detach())
+        return torch.stack(found).std(0).max()
+
+    assert spread(many) < spread(few) / 5  # fifty times the samples, in pairs: at least 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"inputs": "standardised"}, "inducing 'patches' with standardised inputs"),
+        ({"inducing": "patches", "preserved_dim": 3}, "standardised inputs with preserved_dim 3"),
+        ({"scores": "moments", "activation": "sigmoid"}, "activation 'softmax'"),
+        ({"renewals": (0.5, 1.0)}, "renewals between 0 and 1"),
+        ({"outputscale": -1.0}, "outputscale > 0"),
+        ({"variational_rate": 0.0}, "variational_rate > 0"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        build_model("sgpmil", in_dim=3, num_classes=2, **settings)

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from sgpmil.training.optimisers import LookaheadRAdam, build_optimiser
+from sgpmil.models import build_model
+from sgpmil.training.optimisers import LookaheadRAdam, build_optimiser, set_learning_rate
 
 from .conftest import quick
 
@@ -145,3 +146,16 @@ def test_sgd_has_momentum_and_decays_every_parameter():
             theta[i] -= 0.1 * velocity[i]
         optimiser.step()
     assert [float(p.detach()) for p in model.parameters()] == pytest.approx(theta, rel=1e-10)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "adam", "sgd", "lookahead-radam"])
+def test_a_model_gives_parameters_a_rate_of_their_own(optimiser):
+    settings = quick(optimiser=optimiser, learning_rate=0.01)
+    model = build_model("sgpmil", in_dim=3, num_classes=2, variational_rate=20.0)
+    found = build_optimiser(settings, model)
+    set_learning_rate(found, 0.5, torch.device("cpu"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    rates = {names[id(p)]: group["lr"] for group in found.param_groups for p in group["params"]}
+    assert rates.keys() == dict(model.named_parameters()).keys()
+    for name, rate in rates.items():
+        assert rate == (10.0 if name.startswith("gp.variational.") else 0.5)

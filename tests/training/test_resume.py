@@ -50,6 +50,19 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, model, balanced, sto
         assert same_weights(file_weights(one), file_weights(other))
 
 
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_a_resumed_run_has_the_same_inducing_patches(tmp_path, stop):
+    settings = {"preset": "patches", "preserved_dim": 2, "num_inducing": 6, "hidden_dims": (6, 4)}
+    values = {"model_settings": settings, "epochs": 4, "warmup_epochs": 1}
+    whole = train(tmp_path / "whole", **values)
+    assert all(origin.row >= 0 for origin in whole.patches.origins)
+    with pytest.raises(StopHere):
+        train(tmp_path / "cut", on_epoch=stop_after(stop), **values)
+    found = train(tmp_path / "cut", resume=True, **values)
+    assert same_weights(weights_of(found), weights_of(whole))
+    assert found.patches.origins == whole.patches.origins
+
+
 @pytest.mark.parametrize(
     "values",
     [

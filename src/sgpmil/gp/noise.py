@@ -15,6 +15,9 @@ from sgpmil.shapes import Float
 
 _BLOCK = 16
 
+_STREAM_STRIDE = 1_000_003
+"""Distance of the seeds of two streams, so that small seeds of users do not meet."""
+
 _MAX_CACHED = {"cpu": 2**20, "cuda": 2**25}
 """Largest number of draws that are cached for the next bag, which needs the same.
 
@@ -44,6 +47,10 @@ class Noise(Protocol):
         """Draw one vector per sampled function, common to all bags."""
         ...
 
+    def stream(self, number: int) -> "Noise":
+        """Return a source of other draws; the same number gives the same one."""
+        ...
+
 
 class FreshNoise:
     """Draws from torch's global generator."""
@@ -66,6 +73,11 @@ class FreshNoise:
         """See `Noise`."""
         return self._draw((num_samples, num_inducing), like)
 
+    def stream(self, number: int) -> "Noise":
+        """See `Noise`; draws differ each time anyway."""
+        del number
+        return self
+
     def _draw(self, shape: tuple[int, int], like: Tensor) -> Tensor:
         return torch.randn(shape, dtype=like.dtype, device=like.device)
 
@@ -75,6 +87,47 @@ class ZeroNoise(FreshNoise):
 
     def _draw(self, shape: tuple[int, int], like: Tensor) -> Tensor:
         return like.new_zeros(shape)
+
+
+class PairedNoise:
+    """Draws in pairs of opposite sign (antithetic sampling).
+
+    What is linear in the noise cancels, so that a mean over samples is far more exact than over as
+    many independent ones.
+
+    Args:
+        source: Source of the first draw of each pair.
+    """
+
+    def __init__(self, source: Noise) -> None:
+        self.source = source
+
+    def per_instance(
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
+    ) -> Float[Tensor, "S T"]:
+        """See `Noise`."""
+        return _paired(self.source.per_instance(-(-num_samples // 2), segments, like), num_samples)
+
+    def per_bag(
+        self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
+    ) -> Float[Tensor, "S B"]:
+        """See `Noise`."""
+        return _paired(self.source.per_bag(-(-num_samples // 2), num_bags, like), num_samples)
+
+    def per_function(
+        self, num_samples: int, num_inducing: int, like: Float[Tensor, "..."]
+    ) -> Float[Tensor, "S M"]:
+        """See `Noise`."""
+        half = self.source.per_function(-(-num_samples // 2), num_inducing, like)
+        return _paired(half, num_samples)
+
+    def stream(self, number: int) -> Noise:
+        """See `Noise`."""
+        return PairedNoise(self.source.stream(number))
+
+
+def _paired(half: Float[Tensor, "H T"], num_samples: int) -> Float[Tensor, "S T"]:
+    return torch.cat([half, -half])[:num_samples]
 
 
 class RepeatableNoise:
@@ -113,6 +166,10 @@ class RepeatableNoise:
     ) -> Float[Tensor, "S M"]:
         """See `Noise`."""
         return self._normal((num_samples, num_inducing), like, stream=2)
+
+    def stream(self, number: int) -> Noise:
+        """See `Noise`."""
+        return RepeatableNoise(self.seed + _STREAM_STRIDE * number)
 
     def _normal(self, shape: tuple[int, int], like: Tensor, *, stream: int) -> Tensor:
         few = shape[0] * shape[1] <= _MAX_CACHED.get(like.device.type, 0)

@@ -5,8 +5,9 @@ $c$ and one lengthscale, each starting at $\log 2$. The default kernel,
 
 $$ k(z, x) = s \exp\big(-\tfrac12 \lVert z - x \rVert^2 / \ell^2\big) + c, $$
 
-is evaluated by `sgpmil.gpu.carried_draws` with the parameters of GPyTorch's kernel; GPyTorch
-evaluates any other.
+is evaluated by `sgpmil.gpu.carried_draws` with the parameters of GPyTorch's kernel, as is
+``rbf-alone``, which has no constant: a softmax over a bag ignores what all its instances share.
+GPyTorch evaluates any other.
 """
 
 import copy
@@ -35,6 +36,7 @@ def _scaled(kernel: gpk.Kernel) -> gpk.Kernel:
 
 KERNELS: dict[str, Callable[[], gpk.Kernel]] = {
     "rbf": lambda: _scaled(gpk.RBFKernel()),
+    "rbf-alone": lambda: gpk.ScaleKernel(gpk.RBFKernel()),
     "matern12": lambda: _scaled(gpk.MaternKernel(nu=0.5)),
     "matern32": lambda: _scaled(gpk.MaternKernel(nu=1.5)),
     "matern52": lambda: _scaled(gpk.MaternKernel(nu=2.5)),
@@ -66,6 +68,14 @@ def set_lengthscale(kernel: gpk.Kernel, value: float) -> None:
     for part in kernel.modules():
         if isinstance(part, gpk.Kernel) and part.has_lengthscale:
             part.lengthscale = value
+
+
+@torch.no_grad()
+def set_outputscale(kernel: gpk.Kernel, value: float) -> None:
+    """Set every scale $s$ of a kernel."""
+    for part in kernel.modules():
+        if isinstance(part, gpk.ScaleKernel):
+            part.outputscale = value
 
 
 @torch.no_grad()
@@ -173,20 +183,19 @@ class ScaledRBF:
     @staticmethod
     def of(kernel: gpk.Kernel) -> "ScaledRBF | None":
         """Read the parameters of a GPyTorch kernel; None where it is another kernel."""
-        if type(kernel) is not gpk.AdditiveKernel or len(kernel.kernels) != 2:
+        parts = list(kernel.kernels) if type(kernel) is gpk.AdditiveKernel else [kernel]
+        scaled, *constants = parts
+        if type(scaled) is not gpk.ScaleKernel or len(constants) > 1:
             return None
-        scaled, constant = kernel.kernels
-        if type(scaled) is not gpk.ScaleKernel or type(constant) is not gpk.ConstantKernel:
+        if any(type(constant) is not gpk.ConstantKernel for constant in constants):
             return None
         rbf = scaled.base_kernel
-        simple = all(part.active_dims is None for part in (scaled, constant, rbf))
+        simple = all(part.active_dims is None for part in (*parts, rbf, kernel))
         if type(rbf) is not gpk.RBFKernel or rbf.lengthscale.numel() != 1 or not simple:
             return None
-        return ScaledRBF(
-            rbf.lengthscale.reshape(()),
-            scaled.outputscale.reshape(()),
-            constant.constant.reshape(()),
-        )
+        scale = scaled.outputscale.reshape(())
+        constant = constants[0].constant.reshape(()) if constants else torch.zeros_like(scale)
+        return ScaledRBF(rbf.lengthscale.reshape(()), scale, constant)
 
     def between(self, z: Float[Tensor, "M G"], x: Float[Tensor, "T G"]) -> Float[Tensor, "M T"]:
         """See `Covariance`."""

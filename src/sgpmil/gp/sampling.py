@@ -81,7 +81,7 @@ def _draw_alone(
     whitening: Whitening,
 ) -> Float[Tensor, "S T"]:
     """Draw by a scheme in which instances do not depend on each other, given the noise."""
-    like = gp.inducing_points
+    like = gp.whitened_mean
     functions = None
     if scheme == "inducing":
         xi = noise.per_function(num_samples, len(gp.whitened_mean), like)
@@ -128,7 +128,7 @@ def _draw_jointly(
             parts.append(carried[:, start:end])
             continue
         # The jitter is in the covariance already; this one only absorbs rounding.
-        factor = jittered_cholesky(gp.joint_covariance(inputs[start:end]), jitter=1e-8)
+        factor = jittered_cholesky(gp.joint_covariance(inputs[start:end], whitening), jitter=1e-8)
         noise_part = epsilon[:, start:end].double() @ factor.T
         parts.append(mean[start:end] + noise_part.to(mean.dtype))
     return torch.cat(parts, dim=1)

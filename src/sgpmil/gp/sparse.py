@@ -24,10 +24,13 @@ from sgpmil.errors import SettingsError
 from sgpmil.gp.prior import Covariance, ScaledRBF, covariance_of, linear_terms
 from sgpmil.gpu.carried_draws import MIN_VARIANCE, carried_draw, carried_rbf_draw
 from sgpmil.gpu.cholesky import inverse_factor, jittered_cholesky
-from sgpmil.shapes import Float
+from sgpmil.shapes import Float, Int
 
 InducingStart = Literal["uniform", "kmeans"]
 INDUCING_STARTS: tuple[str, ...] = get_args(InducingStart)
+
+_LEAST_WHITENED_VARIANCE = 1e-4
+"""Floor of the variances of q(v) after a move: rounding leaves those of nearly known values 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,12 @@ class Whitening:
     r"""Terms that do not depend on the inputs.
 
     Args:
+        points: The inducing inputs $Z$.
         covariance: The kernel at the present values of its parameters.
         inverse: $L^{-1}$, which whitens inducing values.
     """
 
+    points: Float[Tensor, "M G"]
     covariance: Covariance
     inverse: Float[Tensor, "M M"]
 
@@ -88,15 +93,18 @@ class SparseGP(nn.Module):
     Args:
         kernel: A GPyTorch kernel.
         mean: A GPyTorch mean function.
-        inducing_points: Initial inducing inputs.
+        inducing_points: Initial inducing inputs, which are learned; or their number M, where
+            `whitening` is given them each time.
         jitter: Value added to the diagonals of the kernel matrices.
     """
+
+    inducing_points: nn.Parameter | None
 
     def __init__(
         self,
         kernel: gpk.Kernel,
         mean: gpm.Mean,
-        inducing_points: Float[Tensor, "M G"],
+        inducing_points: Float[Tensor, "M G"] | int,
         *,
         jitter: float = 1e-4,
     ) -> None:
@@ -104,10 +112,22 @@ class SparseGP(nn.Module):
         self.kernel = kernel
         self.mean = mean
         self.jitter = jitter
-        self.inducing_points = nn.Parameter(inducing_points.clone())
-        self.variational = CholeskyVariationalDistribution(len(inducing_points))
+        if isinstance(inducing_points, int):
+            num_inducing = inducing_points
+            self.register_parameter("inducing_points", None)
+        else:
+            num_inducing = len(inducing_points)
+            self.inducing_points = nn.Parameter(inducing_points.clone())
+        self.variational = CholeskyVariationalDistribution(num_inducing)
         # GPyTorch does so at the first call of the distribution, which is never called here.
         nn.init.normal_(self.variational.variational_mean, std=1e-3)
+
+    @property
+    def points(self) -> Float[Tensor, "M G"]:
+        """The inducing points, where they are the process's own."""
+        if self.inducing_points is None:
+            raise ValueError("Expected inducing points of the process's own, but it has none.")
+        return self.inducing_points
 
     @property
     def whitened_mean(self) -> Float[Tensor, " M"]:
@@ -119,12 +139,18 @@ class SparseGP(nn.Module):
         """The lower triangular factor $L_S$ of the covariance of q(v)."""
         return self.variational.chol_variational_covar.tril()
 
-    def whitening(self) -> Whitening:
-        """Compute the terms that do not depend on the inputs."""
+    def whitening(self, points: Float[Tensor, "M G"] | None = None) -> Whitening:
+        """Compute the terms that do not depend on the inputs.
+
+        Args:
+            points: The inducing inputs; the process's own where not given.
+        """
+        found = self.points if points is None else points
         covariance = covariance_of(self.kernel)
-        with torch.autocast(self.inducing_points.device.type, enabled=False):
-            Kzz = covariance.between(self.inducing_points, self.inducing_points)
-            return Whitening(covariance, inverse_factor(Kzz, self.jitter, Kzz.dtype))
+        with torch.autocast(found.device.type, enabled=False):
+            Z = found.to(self.whitened_mean.dtype)
+            Kzz = covariance.between(Z, Z)
+            return Whitening(Z, covariance, inverse_factor(Kzz, self.jitter, Kzz.dtype))
 
     def posterior(
         self, inputs: Float[Tensor, "T G"], whitening: Whitening | None = None
@@ -138,8 +164,8 @@ class SparseGP(nn.Module):
         given = self.whitening() if whitening is None else whitening
         # Half precision would lose the difference of nearly equal variances.
         with torch.autocast(inputs.device.type, enabled=False):
-            x = inputs.to(self.inducing_points.dtype)
-            Kzx = given.covariance.between(self.inducing_points, x)
+            x = inputs.to(given.points.dtype)
+            Kzx = given.covariance.between(given.points, x)
             return Posterior(
                 prior_mean=self.mean(x),
                 prior_variance=given.covariance.variance(x) + self.jitter,
@@ -160,7 +186,7 @@ class SparseGP(nn.Module):
         $$ f_{si} = \mu(x_i) + B_i^\top v_s + (k(x_i, x_i) + j - \lVert B_i\rVert^2)^{1/2}
            \epsilon_{si} $$
         """
-        Z, P, k = self.inducing_points, whitening.inverse, whitening.covariance
+        Z, P, k = whitening.points, whitening.inverse, whitening.covariance
         w, b = linear_terms(self.mean)
         with torch.autocast(inputs.device.type, enabled=False):
             if isinstance(k, ScaledRBF):
@@ -175,14 +201,17 @@ class SparseGP(nn.Module):
                 drawn = carried_draw(k.between(Z, x), P, functions, variance, noise)
             return self.mean(x) + drawn
 
-    def joint_covariance(self, inputs: Float[Tensor, "N G"]) -> Float[Tensor, "N N"]:
+    def joint_covariance(
+        self, inputs: Float[Tensor, "N G"], whitening: Whitening | None = None
+    ) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.
 
         Everything is in float64, the kernel included: in single precision the difference
         $K_{XX} - B^\top B$ of a trained process is not positive definite.
         """
+        given = self.whitening() if whitening is None else whitening
         with torch.autocast(inputs.device.type, enabled=False):
-            x, z = inputs.double(), self.inducing_points.double()
+            x, z = inputs.double(), given.points.double()
             Lz = jittered_cholesky(self._kernel_in_double(z, z), self.jitter)
             B = torch.linalg.solve_triangular(Lz, self._kernel_in_double(z, x), upper=False)
             SB = self.whitened_factor.double().T @ B
@@ -195,6 +224,32 @@ class SparseGP(nn.Module):
         kernel = _DenseKernel(self.kernel)
         parameters = {name: value.double() for name, value in kernel.named_parameters()}
         return torch.func.functional_call(kernel, parameters, (one, other))
+
+    @torch.no_grad()
+    def move(self, seen: Float[Tensor, "M G"], whitening: Whitening, moved: Whitening) -> None:
+        r"""Move $q(v)$ to other inducing points, so that it says there what it said before.
+
+        With the posterior's mean $\mu + a$ and covariance $C$ at the new points, and their factor
+        $L'$, the whitened values have $m' = L'^{-1} a$ and $S' = L'^{-1} C L'^{-\top}$.
+
+        Args:
+            seen: The new points as the process saw them up to now.
+            whitening: The process up to now.
+            moved: The process with the new points, which may change how it sees inputs.
+        """
+        before = self.posterior(seen, whitening)
+        covariance = self.joint_covariance(seen, whitening)
+        factor = jittered_cholesky(
+            self._kernel_in_double(moved.points.double(), moved.points.double()), self.jitter
+        )
+        logits = (before.mean - before.prior_mean).double().unsqueeze(1)
+        mean = torch.linalg.solve_triangular(factor, logits, upper=False).squeeze(1)
+        half = torch.linalg.solve_triangular(factor, covariance, upper=False)
+        whole = torch.linalg.solve_triangular(factor, half.T, upper=False)
+        values, vectors = torch.linalg.eigh((whole + whole.T) / 2)
+        whole = (vectors * values.clamp(min=_LEAST_WHITENED_VARIANCE)) @ vectors.T
+        self.variational.variational_mean.copy_(mean)
+        self.variational.chol_variational_covar.copy_(torch.linalg.cholesky(whole))
 
     def kl(self) -> Float[Tensor, ""]:
         r"""The divergence of $q(v)$ from its prior $N(0, I)$.
@@ -245,8 +300,7 @@ def kmeans_points(
     if num_points < 1:
         raise SettingsError(f"Expected at least one inducing point, but got {num_points}.")
     values = inputs.detach().cpu().double().numpy()
-    distinct = len(torch.unique(inputs.detach(), dim=0))
-    k = min(num_points, distinct)
+    k = min(num_points, _num_distinct(inputs))
     clusters = MiniBatchKMeans(k, random_state=seed, n_init=1, batch_size=4096).fit(values)
     centres = torch.from_numpy(clusters.cluster_centers_).to(inputs.dtype)
     if k < num_points:
@@ -256,3 +310,30 @@ def kmeans_points(
         jitter = torch.randn(num_points - k, inputs.shape[1], generator=generator)
         centres = torch.cat([centres, centres[again] + 0.1 * spread * jitter.to(centres.dtype)])
     return centres.to(inputs.device)
+
+
+def medoids(inputs: Float[Tensor, "T G"], num_points: int, *, seed: int = 0) -> Int[Tensor, " M"]:
+    """Return the rows of inputs that stand for all: those nearest to their k-means centres.
+
+    Where there are fewer distinct rows than asked for, rows are repeated.
+
+    Args:
+        inputs: Inputs of a sample of instances.
+        num_points: Number of rows M.
+        seed: Seed of the clustering.
+    """
+    from sklearn.cluster import KMeans
+
+    values = inputs.detach().cpu().double()
+    k = min(num_points, _num_distinct(inputs))
+    clusters = KMeans(k, random_state=seed, n_init=1, max_iter=20).fit(values.numpy())
+    order = torch.cdist(torch.from_numpy(clusters.cluster_centers_), values).argsort(dim=1)
+    taken: dict[int, None] = {}
+    for row in order.tolist():
+        taken.setdefault(next((i for i in row if i not in taken), row[0]))
+    found = torch.tensor(list(taken))
+    return found[torch.arange(num_points) % len(found)]
+
+
+def _num_distinct(inputs: Float[Tensor, "T G"]) -> int:
+    return len(torch.unique(inputs.detach(), dim=0))

@@ -17,6 +17,7 @@ row    content
 ``5``  weights in half precision; 0 where there are none
 ``6``  number of weights
 ``7``  1 where the gradient is in half precision
+``8``  number of the group of parameters, which has a learning rate of its own
 =====  ==========================================================
 """
 
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor
 
 from sgpmil.gpu.programs import power_of_two, program
+from sgpmil.shapes import Float
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -42,8 +44,9 @@ class AdamStep:
     """The step of an optimiser that has taken a step before, and so has a state.
 
     Args:
-        optimiser: Adam or AdamW with one group of parameters. The step reads and writes its state;
-            its learning rate is a tensor on the device.
+        optimiser: Adam or AdamW whose groups of parameters differ in the learning rate alone. The
+            step reads and writes its state.
+        rates: Learning rate of each group, on the device.
         clip: Largest norm of all gradients together; 0 does not clip.
         halves: Copies of parameters in half precision. They receive the gradients of their
             parameters, and each step makes them equal to these.
@@ -52,12 +55,20 @@ class AdamStep:
     def __init__(
         self,
         optimiser: torch.optim.Adam | torch.optim.AdamW,
+        rates: Float[Tensor, " _"],
         clip: float,
         halves: Mapping[Tensor, Tensor],
     ) -> None:
-        (self._group,) = optimiser.param_groups
+        self._group = optimiser.param_groups[0]
+        self._rates = rates
         # A parameter that never had a gradient has no state, and takes no step.
-        self._parameters = [p for p in self._group["params"] if optimiser.state.get(p)]
+        grouped = [
+            (number, p)
+            for number, group in enumerate(optimiser.param_groups)
+            for p in group["params"]
+            if optimiser.state.get(p)
+        ]
+        self._parameters = [p for _, p in grouped]
         self._clip = clip
         self._halves = [halves.get(p) for p in self._parameters]
         self._is_decoupled = isinstance(optimiser, torch.optim.AdamW)
@@ -69,6 +80,7 @@ class AdamStep:
             [s["step"].data_ptr() for s in states],
             [0 if half is None else half.data_ptr() for half in self._halves],
             [p.numel() for p in self._parameters],
+            [number for number, _ in grouped],
         ]
         device = self._parameters[0].device
         starts = [range(0, p.numel(), _CHUNK) for p in self._parameters]
@@ -80,7 +92,7 @@ class AdamStep:
     def table(self) -> Tensor:
         """Return an empty table of addresses; `fill` completes it for `launch`."""
         return torch.zeros(
-            8, len(self._parameters), dtype=torch.int64, device=self._partials.device
+            9, len(self._parameters), dtype=torch.int64, device=self._partials.device
         )
 
     def fill(self, table: Tensor) -> None:
@@ -89,13 +101,14 @@ class AdamStep:
             p.grad if half is None else half.grad
             for p, half in zip(self._parameters, self._halves, strict=True)
         ]
-        weights, *others, sizes = self._fixed
+        weights, *others, sizes, groups = self._fixed
         rows = [
             weights,
             [0 if g is None else g.data_ptr() for g in gradients],
             *others,
             sizes,
             [int(g is not None and g.dtype == torch.bfloat16) for g in gradients],
+            groups,
         ]
         table.copy_(torch.tensor(rows))
 
@@ -108,7 +121,7 @@ class AdamStep:
         norm_program[(chunks,)](*where, len(self._parameters), CHUNK=_CHUNK, num_warps=4)
         update_program[(chunks,)](
             *where,
-            group["lr"],
+            self._rates,
             len(self._parameters),
             chunks,
             float(self._clip),
@@ -171,7 +184,7 @@ def update_program(
     chunk_tensors,
     chunk_starts,
     partials,
-    rate,
+    rates,
     num_tensors,
     num_chunks,
     clip,
@@ -212,7 +225,7 @@ def update_program(
         norm = tl.sqrt(tl.sum(squares, axis=0))
         g = g * tl.minimum(clip / (norm + 1e-6), 1.0)
     p = tl.load(weights, mask=within, other=0.0)
-    lr = tl.load(rate)
+    lr = tl.load(rates + tl.load(table + 8 * num_tensors + tensor))
     if DECOUPLED:
         p = p - lr * weight_decay * p
     else:

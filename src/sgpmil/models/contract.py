@@ -46,7 +46,7 @@ class Recordable(Enum):
 
     Features enter through `MILModel.prepare` alone, rows divide into bags by `Segments.bounds`
     alone, and a bag without a label has no part in the loss. Nothing depends on
-    `MILModel.epoch`, and no buffer changes.
+    `MILModel.epoch`, and no buffer changes but at the start of an epoch, in place.
     """
 
 
@@ -95,7 +95,8 @@ class ModelOutput:
 
     Args:
         logits: Class logits of each bag and sample.
-        attention: Attention of each sample for each instance, as the model defines it.
+        attention: Attention of each sample for each instance, as the model defines it; a single
+            row where `moments` describe all samples.
         weights: The weight $\tilde a_{si}$ with which an instance's embedding enters its bag's:
             the attention after the pooling's normalisation.
         instance_logits: $w_c^\top h_i$ where the classifier is linear in the pooled embedding, so
@@ -107,30 +108,35 @@ class ModelOutput:
         evidence_samples: Share of each instance in each logit, for each sample, where it is not
             the product of those two (a pooling per class, an uncertain classifier).
         attention_score: Score of each instance where it is not the attention's mean.
+        moments: Mean and standard deviation of the pooling weights, where they are known in closed
+            form: scores and evidence then do not depend on the samples.
         penalties: Terms that the loss adds, by name.
         extras: Other tensors that the model's own loss needs.
     """
 
     logits: Float[Tensor, "B S C"]
-    attention: Float[Tensor, "S T"]
-    weights: Float[Tensor, "S T"] | None = None
+    attention: Float[Tensor, "A T"]
+    weights: Float[Tensor, "A T"] | None = None
     instance_logits: Float[Tensor, "T C"] | None = None
     instance_bias: Float[Tensor, " C"] | None = None
     single_samples: Float[Tensor, "S T C"] | None = None
     evidence_samples: Float[Tensor, "S T C"] | None = None
     attention_score: Float[Tensor, " T"] | None = None
+    moments: tuple[Float[Tensor, " T"], Float[Tensor, " T"]] | None = None
     penalties: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def score(self) -> Float[Tensor, " T"]:
         """Score of each instance: the mean attention, unless the model has another score."""
+        if self.moments is not None:
+            return self.moments[0]
         return self.attention.mean(0) if self.attention_score is None else self.attention_score
 
     @property
     def score_std(self) -> Float[Tensor, " T"]:
-        """Standard deviation of the attention over samples."""
-        return _std(self.attention)
+        """Standard deviation of the attention."""
+        return _std(self.attention) if self.moments is None else self.moments[1]
 
     @property
     def probs(self) -> Float[Tensor, "B S C"]:
@@ -147,7 +153,8 @@ class ModelOutput:
             return self.evidence_samples.mean(0)
         if self.instance_logits is None or self.weights is None:
             return None
-        return self.weights.mean(0).unsqueeze(1) * self.instance_logits
+        mean = self.weights.mean(0) if self.moments is None else self.moments[0]
+        return mean.unsqueeze(1) * self.instance_logits
 
     @property
     def evidence_std(self) -> Float[Tensor, "T C"] | None:
@@ -156,8 +163,9 @@ class ModelOutput:
             return _std(self.evidence_samples)
         if self.instance_logits is None or self.weights is None:
             return None
-        # The classifier is fixed, so the evidence varies over samples as its weight does.
-        return _std(self.weights).unsqueeze(1) * self.instance_logits.abs()
+        # The classifier is fixed, so the evidence varies as its weight does.
+        std = _std(self.weights) if self.moments is None else self.moments[1]
+        return std.unsqueeze(1) * self.instance_logits.abs()
 
     @property
     def margin_std(self) -> Float[Tensor, "T C"] | None:
@@ -329,6 +337,26 @@ class MILModel(nn.Module, ABC):
         del seed
         if self.settings.standardise:
             self.standardise.fit(sample.features)
+
+    def rate_factor(self, name: str) -> float:
+        """Return the learning rate of a parameter, as a multiple of the others'."""
+        del name
+        return 1.0
+
+    def start_epoch(
+        self, epoch: int, *, epochs: int, batches: Iterable[BagBatch], num_bags: int, seed: int
+    ) -> bool:
+        """Prepare the model for an epoch of training; return whether that changed it.
+
+        Args:
+            epoch: Number of the epoch.
+            epochs: Number of epochs in all.
+            batches: All training bags, on the model's device; they are read when asked for.
+            num_bags: Number of training bags.
+            seed: Seed of random draws.
+        """
+        del epoch, epochs, batches, num_bags, seed
+        return False
 
     def conclude(self, batches: Iterable[BagBatch]) -> None:
         """Compute statistics of the training bags that prediction needs, after training."""

@@ -85,9 +85,11 @@ class Standardise(nn.Module):
             self.is_done = before
 
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
-        """Standardise, in the precision of the model's weights."""
-        if self.is_done:
-            return features
+        """Standardise features, unless that was done before."""
+        return features if self.is_done else self.standardised(features)
+
+    def standardised(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+        """Standardise features, in the precision of the model's weights."""
         found = features.to(self.mean.dtype) - self.mean
         if found.requires_grad:
             return (found / self.scale).clamp(-self.limit, self.limit)

@@ -4,8 +4,18 @@ Each instance is embedded, $h_i = \mathrm{MLP}(x_i)$, and projected to the input
 $g_i = \sigma(W h_i + b)$. Attention logits $f \sim q(f)$ are drawn $S$ times; each sample gives
 an attention $a_s$, a bag embedding $z_s = \sum_i \tilde a_{si} h_i$ and class logits. AGP is the
 same mechanism with other settings.
+
+With ``inputs="standardised"`` the inputs are $u_i = W h_i + b$, standardised over the inducing
+patches, and beside them $P$ principal components $V^\top x_i$ of the standardised features, which
+training does not move:
+
+$$ g_i = \Big[ \frac{u_i - \bar u}{\sqrt{2G}\, \mathrm{sd}(u)},\;
+   \sqrt{w}\, \frac{V^\top x_i}{\sqrt{2 \sum_p \mathrm{var}(V_p^\top x)}} \Big]. $$
+
+The mean square distance of two patches is 1 in either part (times $w$), throughout training.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -13,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
-from sgpmil.gp.noise import FreshNoise, Noise, RepeatableNoise
+from sgpmil.gp.noise import FreshNoise, Noise, PairedNoise, RepeatableNoise
 from sgpmil.gp.prior import (
     MEANS,
     MeanName,
@@ -24,6 +35,7 @@ from sgpmil.gp.prior import (
     build_mean,
     set_lengthscale,
     set_lengthscale_from_data,
+    set_outputscale,
 )
 from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
 from sgpmil.gp.sparse import (
@@ -31,19 +43,25 @@ from sgpmil.gp.sparse import (
     InducingStart,
     Posterior,
     SparseGP,
+    Whitening,
     kmeans_points,
+    medoids,
     uniform_points,
 )
 from sgpmil.gpu.cholesky import MAX_SIZE
 from sgpmil.gpu.recording import side_by_side
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import InstanceLinear, relu_layers
+from sgpmil.models.inducing_patches import InducingPatches, draw_pool
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
 from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
 
-LengthscaleStart = Literal["log2", "cube", "median"]
+_LEAST_SD = 1e-4
+"""Added to a standard deviation, so that an input that patches share cannot blow up."""
+
+LengthscaleStart = Literal["log2", "cube", "median", "unit"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +83,25 @@ class SGPMILSettings(ModelSettings):
         likelihood: Likelihood of the label, given the samples.
         inducing_start: Initial inducing points.
         lengthscale_start: ``log2`` as published; ``cube``, half the diagonal of the unit cube in
-            which the inputs lie; or ``median``, the median distance of training inputs.
+            which the inputs lie; ``median``, the median distance of training inputs; or ``unit``,
+            1, the root mean square distance of standardised inputs.
         jitter: Value added to the diagonals of kernel matrices.
         kl_factor: Weight of the KL divergence.
         noise_seed: Seed of the samples that prediction draws.
+        inducing: ``points``, which are learned and start at `inducing_start`; or ``patches``,
+            training instances that are carried through the network at every step.
+        renewals: Shares of the epochs after which inducing patches are chosen anew.
+        inputs: Inputs of the process: ``sigmoid`` of the projection, or the projection
+            ``standardised`` over the inducing patches.
+        preserved_dim: Number of principal components of the features among the inputs; only
+            with standardised inputs.
+        preserved_weight: Their weight $w$.
+        outputscale: Initial scale $s$ of the kernel; None leaves it at log 2.
+        variational_rate: Learning rate of q(v), as a multiple of the network's.
+        prediction_samples: Number of posterior samples in prediction, drawn as pairs of opposite
+            noise; 0 takes `num_samples` independent ones.
+        scores: Attention and evidence of instances: ``samples``, their mean and standard deviation
+            over samples; or ``moments`` of the posterior in closed form, with softmax attention.
     """
 
     hidden_dims: tuple[int, ...] = (768, 384, 256)
@@ -88,6 +121,15 @@ class SGPMILSettings(ModelSettings):
     jitter: float = 1e-4
     kl_factor: float = 1.0
     noise_seed: int = 0
+    inducing: Literal["points", "patches"] = "points"
+    renewals: tuple[float, ...] = (0.25, 0.5, 0.7)
+    inputs: Literal["sigmoid", "standardised"] = "sigmoid"
+    preserved_dim: int = 0
+    preserved_weight: float = 1.0
+    outputscale: float | None = None
+    variational_rate: float = 1.0
+    prediction_samples: int = 0
+    scores: Literal["samples", "moments"] = "samples"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,10 +145,36 @@ class SGPMILSettings(ModelSettings):
             raise SettingsError(
                 f"Expected hidden_dims to be one or more widths, but got {self.hidden_dims}."
             )
+        self.check_choice("inducing", ("points", "patches"))
+        self.check_choice("inputs", ("sigmoid", "standardised"))
+        self.check_choice("scores", ("samples", "moments"))
         self.check_at_least(1, "gp_dim", "num_inducing", "num_samples")
-        self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed")
-        if not self.jitter > 0:
-            raise SettingsError(f"Expected jitter > 0, but got {self.jitter}.")
+        self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed", "preserved_dim")
+        self.check_at_least(0, "preserved_weight", "prediction_samples")
+        for name in ("jitter", "variational_rate", "outputscale"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingsError(f"Expected {name} > 0, but got {value}.")
+        if not all(0 < share < 1 for share in self.renewals):
+            raise SettingsError(f"Expected renewals between 0 and 1, but got {self.renewals}.")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.inputs == "standardised" and self.inducing != "patches":
+            raise SettingsError(
+                "Expected inducing 'patches' with standardised inputs, which are standardised over "
+                f"them, but got '{self.inducing}'."
+            )
+        if self.preserved_dim and self.inputs != "standardised":
+            raise SettingsError(
+                f"Expected standardised inputs with preserved_dim {self.preserved_dim}, but got "
+                f"'{self.inputs}'."
+            )
+        if self.scores == "moments" and (self.activation, self.pooling) != ("softmax", "sum"):
+            raise SettingsError(
+                "Expected activation 'softmax' and pooling 'sum' with scores 'moments', but got "
+                f"'{self.activation}' and '{self.pooling}'."
+            )
 
 
 _PAPER = {
@@ -118,6 +186,20 @@ _PAPER = {
     "inducing_start": "uniform",
     "lengthscale_start": "log2",
     "standardise": False,
+}
+
+
+_PATCHES = {
+    "kernel": "rbf-alone",
+    "mean": "constant",
+    "inducing": "patches",
+    "inputs": "standardised",
+    "preserved_dim": 32,
+    "lengthscale_start": "unit",
+    "outputscale": 4.0,
+    "variational_rate": 20.0,
+    "prediction_samples": 120,
+    "scores": "moments",
 }
 
 
@@ -154,6 +236,7 @@ _PAPER = {
     "sgpmil",
     presets={
         "paper": _PAPER,
+        "patches": _PATCHES,
         "released": {**_PAPER, "sampling": "shared", "likelihood": "mean_logits"},
     },
 )
@@ -168,25 +251,38 @@ class SGPMIL(MILModel):
 
     is_probabilistic: ClassVar[bool] = True
     settings: SGPMILSettings
+    preserved: Tensor | None
 
     def __init__(self, in_dim: int, num_outputs: int, settings: SGPMILSettings) -> None:
         super().__init__(in_dim, num_outputs, settings)
         hidden_dim = settings.hidden_dims[-1]
         self.mlp = relu_layers((self.feature_dim, *settings.hidden_dims))
         self.projection = InstanceLinear(hidden_dim, settings.gp_dim)
+        num_preserved = min(settings.preserved_dim, in_dim)
+        has_patches = settings.inducing == "patches"
         self.gp = SparseGP(
             build_kernel(settings.kernel),
             build_mean(
                 settings.mean,
-                settings.gp_dim,
+                settings.gp_dim + num_preserved,
                 scale=settings.mean_scale,
                 bias=settings.mean_bias,
             ),
-            uniform_points(settings.num_inducing, settings.gp_dim),
+            settings.num_inducing
+            if has_patches
+            else uniform_points(settings.num_inducing, settings.gp_dim),
             jitter=settings.jitter,
         )
         if settings.lengthscale_start == "cube":
             set_lengthscale(self.gp.kernel, settings.gp_dim**0.5 / 2)
+        elif settings.lengthscale_start == "unit":
+            set_lengthscale(self.gp.kernel, 1.0)
+        if settings.outputscale is not None:
+            set_outputscale(self.gp.kernel, settings.outputscale)
+        self.patches = InducingPatches(settings.num_inducing, in_dim) if has_patches else None
+        self.register_buffer(
+            "preserved", torch.zeros(in_dim, num_preserved) if num_preserved else None
+        )
         self.classifier = nn.Linear(hidden_dim, num_outputs)
 
     @property
@@ -206,15 +302,47 @@ class SGPMIL(MILModel):
         """Embed instances: $h_i$."""
         return self.mlp(self.prepare(features))
 
-    def gp_inputs(self, embeddings: Float[Tensor, "T H"]) -> Float[Tensor, "T G"]:
-        r"""Project embeddings to the inputs of the process: $g_i = \sigma(W h_i + b)$."""
-        return self.projection(embeddings).sigmoid()
+    def gp_inputs(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T G"]:
+        """Compute the inputs of the process: $g_i$."""
+        frame, _ = self._frame()
+        (projected,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
+        return frame(projected)
 
-    def _embed_and_project(
-        self, features: Float[Tensor, "T D"]
+    def inducing_points(self) -> Float[Tensor, "M G"]:
+        """Return the inducing points $z_m$ as the process sees them now."""
+        return self._frame()[1]
+
+    def _project(
+        self, standardised: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T G"]]:
-        embeddings = self.embed(features)
-        return embeddings, self.gp_inputs(embeddings)
+        """Embed instances, and return them with what a `_Frame` makes inputs of."""
+        embeddings = self.mlp(self.encoder(standardised))
+        projected = self.projection(embeddings)
+        if self.settings.inputs == "sigmoid":
+            return embeddings, projected.sigmoid()
+        if self.preserved is not None:
+            projected = torch.cat([projected, standardised @ self.preserved], dim=1)
+        return embeddings, projected
+
+    def _frame(self) -> tuple["_Frame", Float[Tensor, "M G"]]:
+        """Return how inputs are made of projections, and the inducing points."""
+        if self.patches is None:
+            return _Frame(), self.gp.points
+        # Features of a recorded step are standardised before they enter; the patches are not.
+        _, projected = self._project(self.standardise.standardised(self.patches.features))
+        if self.settings.inputs == "sigmoid":
+            return _Frame(), projected
+        with torch.autocast(projected.device.type, enabled=False):
+            frame = _Frame.over(
+                projected.to(self.gp.whitened_mean.dtype),
+                self.settings.gp_dim,
+                self.settings.preserved_weight,
+            )
+            return frame, frame(projected)
+
+    def _inducing(self) -> tuple["_Frame", Whitening]:
+        frame, points = self._frame()
+        return frame, self.gp.whitening(points)
 
     def attention_posterior(
         self, features: Float[Tensor, "T D"]
@@ -238,38 +366,78 @@ class SGPMIL(MILModel):
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         segments = batch.segments
-        whitening, (embeddings, inputs) = side_by_side(
+        (frame, whitening), (embeddings, projected) = side_by_side(
             batch.features.device,
-            self.gp.whitening,
-            lambda: by_chunks(self._embed_and_project, batch.features),
+            self._inducing,
+            lambda: by_chunks(lambda rows: self._project(self.standardise(rows)), batch.features),
         )
-        logits_of_attention = draw(
-            self.gp,
-            inputs,
-            segments,
-            scheme=self.settings.sampling,
-            num_samples=self.settings.num_samples,
-            noise=noise,
-            whitening=whitening,
-        )
-        if self.settings.activation == "softmax":
-            attention = bag_softmax(logits_of_attention, segments)
-        else:
-            attention = logits_of_attention.sigmoid()
-        weights = pooling_weights(attention, segments, self.settings.pooling)
+        inputs = frame(projected)
         # Not in half precision: of thousands of instances, each adds a little.
-        with torch.autocast(weights.device.type, enabled=False):
+        with torch.autocast(inputs.device.type, enabled=False):
             classes = self.classifier.weight
-            instance_logits = embeddings.to(classes.dtype) @ classes.T
             # The classifier is linear: to pool its outputs takes less than to pool its inputs.
-            logits = pool(weights, instance_logits, segments) + self.classifier.bias
+            instance_logits = embeddings.to(classes.dtype) @ classes.T
+
+        def sample(source: Noise) -> tuple[Tensor, Tensor, Tensor]:
+            drawn = draw(
+                self.gp,
+                inputs,
+                segments,
+                scheme=self.settings.sampling,
+                num_samples=self.settings.num_samples,
+                noise=source,
+                whitening=whitening,
+            )
+            is_softmax = self.settings.activation == "softmax"
+            attention = bag_softmax(drawn, segments) if is_softmax else drawn.sigmoid()
+            weights = pooling_weights(attention, segments, self.settings.pooling)
+            with torch.autocast(inputs.device.type, enabled=False):
+                logits = pool(weights, instance_logits, segments) + self.classifier.bias
+            return logits, attention, weights
+
+        if self.training or not self.settings.prediction_samples:
+            logits, attention, weights = sample(noise)
+            moments = None if self.training else self._moments(inputs, segments, whitening)
+        else:
+            moments = self._moments(inputs, segments, whitening)
+            rounds = -(-self.settings.prediction_samples // self.settings.num_samples)
+            found = []
+            for number in range(rounds):
+                part = sample(PairedNoise(noise.stream(number)))
+                # With moments, nobody needs the attention of each sample, which is large.
+                found.append(part if moments is None else part[:1])
+            logits = torch.cat([part[0] for part in found], dim=1)
+            if moments is None:
+                attention, weights = (torch.cat([part[k] for part in found]) for k in (1, 2))
+            else:
+                attention = weights = moments[0].unsqueeze(0)
         return ModelOutput(
             logits=logits,
             attention=attention,
             weights=weights,
             instance_logits=instance_logits,
             instance_bias=self.classifier.bias if self._weighs_one_fully else None,
+            moments=moments,
         )
+
+    def _moments(
+        self, inputs: Float[Tensor, "T G"], segments: Segments, whitening: Whitening
+    ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]] | None:
+        r"""Return attention at the posterior mean, and its standard deviation to first order.
+
+        $$ \bar a_i = \mathrm{softmax}(\mathrm E f)_i, \qquad
+           \mathrm{sd}(a_i) \approx \bar a_i\, \mathrm{sd}(f_i). $$
+        """
+        if self.settings.scores != "moments":
+            return None
+
+        def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+            posterior = self.gp.posterior(rows, whitening)
+            return posterior.mean, posterior.variance
+
+        mean, variance = by_chunks(moments, inputs)
+        attention = bag_softmax(mean.unsqueeze(0), segments).squeeze(0)
+        return attention, attention * variance.sqrt()
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
         """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
@@ -281,15 +449,101 @@ class SGPMIL(MILModel):
         """Fit the standardisation, and place kernel and inducing points by the data."""
         super().initialise(sample, seed=seed)
         settings = self.settings
-        if settings.inducing_start == "uniform" and settings.lengthscale_start != "median":
+        if self.preserved is not None:
+            standardised = self.standardise(sample.features)
+            self.preserved.copy_(preserved_components(standardised, self.preserved.shape[1]))
+        by_kmeans = settings.inducing_start == "kmeans" and self.patches is None
+        if not by_kmeans and settings.lengthscale_start != "median":
             return
-        inputs = self.gp_inputs(self.embed(sample.features))
-        if settings.inducing_start == "kmeans":
-            points = kmeans_points(inputs, settings.num_inducing, seed=seed)
-            self.gp.inducing_points.copy_(points)
+        inputs = self.gp_inputs(sample.features)
+        if by_kmeans:
+            self.gp.points.copy_(kmeans_points(inputs, settings.num_inducing, seed=seed))
         if settings.lengthscale_start == "median":
             set_lengthscale_from_data(self.gp.kernel, inputs)
 
+    def rate_factor(self, name: str) -> float:
+        """Let q(v) learn at a rate of its own."""
+        return self.settings.variational_rate if name.startswith("gp.variational.") else 1.0
+
+    @torch.no_grad()
+    def start_epoch(
+        self, epoch: int, *, epochs: int, batches: Iterable[BagBatch], num_bags: int, seed: int
+    ) -> bool:
+        """Choose the inducing patches before the first epoch, and anew where that is due."""
+        due = {0, *(round(share * epochs) for share in self.settings.renewals)}
+        if self.patches is None or epoch not in due:
+            return False
+        was_training = self.training
+        self.eval()
+        if epoch == 0:
+            pool = draw_pool(batches, num_bags=num_bags, seed=seed, score=None)
+            standardised = self.standardise(pool.features)
+            # The network is not trained yet: distances in the features mean more than its own.
+            start = standardised if self.preserved is None else standardised @ self.preserved
+            self.patches.take(pool, medoids(start, len(self.patches), seed=seed))
+        else:
+            frame, whitening = self._inducing()
+
+            def score(features: Tensor) -> Tensor:
+                inputs = frame(self._project(self.standardise(features))[1])
+                return self.gp.posterior(inputs, whitening).mean
+
+            pool = draw_pool(
+                batches,
+                num_bags=num_bags,
+                seed=seed + epoch,
+                score=lambda rows: by_chunks(lambda r: (score(r),), rows)[0],
+            )
+            inputs = frame(self._project(self.standardise(pool.features))[1])
+            chosen = medoids(inputs, len(self.patches), seed=seed)
+            self.patches.take(pool, chosen)
+            self.gp.move(inputs[chosen.to(inputs.device)], whitening, self._inducing()[1])
+        self.train(was_training)
+        return True
+
     def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
         """Return the terms of the posterior of the attention logits."""
-        return self.gp.posterior(self.gp_inputs(self.embed(features)))
+        frame, whitening = self._inducing()
+        (projected,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
+        return self.gp.posterior(frame(projected), whitening)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Shift and scale that make inputs of the process of projections; none for sigmoids.
+
+    Args:
+        shift: Subtracted.
+        scale: Multiplied.
+    """
+
+    shift: Float[Tensor, " G"] | None = None
+    scale: Float[Tensor, " G"] | None = None
+
+    @staticmethod
+    def over(projected: Float[Tensor, "M G"], gp_dim: int, weight: float) -> "_Frame":
+        """Standardise the learned inputs over patches; weight those behind them."""
+        learned = projected[:, :gp_dim]
+        sd = learned.std(dim=0, correction=0) + _LEAST_SD
+        shift = torch.zeros_like(projected[0])
+        scale = torch.full_like(shift, weight**0.5)
+        return _Frame(
+            torch.cat([learned.mean(0), shift[gp_dim:]]),
+            torch.cat([1 / (sd * (2 * gp_dim) ** 0.5), scale[gp_dim:]]),
+        )
+
+    def __call__(self, projected: Float[Tensor, "T G"]) -> Float[Tensor, "T G"]:
+        if self.shift is None or self.scale is None:
+            return projected
+        return (projected.to(self.shift.dtype) - self.shift) * self.scale
+
+
+def preserved_components(
+    standardised: Float[Tensor, "T D"], num_components: int
+) -> Float[Tensor, "D P"]:
+    """Return principal components, scaled so that the mean square distance of instances is 1."""
+    values = standardised.double()
+    covariance = torch.cov(values.T, correction=0).reshape(values.shape[1], -1)
+    variances, vectors = torch.linalg.eigh(covariance)
+    total = 2 * variances[-num_components:].sum().clamp(min=torch.finfo(torch.float32).tiny)
+    return (vectors[:, -num_components:].flip(1) / total.sqrt()).to(standardised.dtype)

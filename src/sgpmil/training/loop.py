@@ -116,6 +116,7 @@ class TrainingLoop:
         set_learning_rate(self.steps.optimiser, rate, self.fabric.device)
         self.model.train()
         self.model.epoch = epoch
+        self._prepare_model(epoch)
         batches = self._batches(epoch)
         self.steps.seed_epoch()
         try:
@@ -140,6 +141,20 @@ class TrainingLoop:
         self.progress.is_stopped = self.fabric.broadcast(self.progress.is_stopped)
         if self.progress.is_stopped:
             self.files.save_last(self._state())
+
+    def _prepare_model(self, epoch: int) -> None:
+        changed = False
+        if self.is_first:
+            device = self.fabric.device
+            changed = self.model.start_epoch(
+                epoch,
+                epochs=self.settings.epochs,
+                batches=(batch.to(device) for batch in sequential_batches(self.train)),
+                num_bags=len(self.train),
+                seed=self.settings.seed,
+            )
+        if self.fabric.world_size > 1 and self.fabric.broadcast(changed):
+            self.model.load_state_dict(self.fabric.broadcast(self.model.state_dict()))
 
     def _batches(self, epoch: int) -> PackedBatches:
         batches = epoch_batches(

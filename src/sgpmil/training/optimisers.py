@@ -13,49 +13,62 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sgpmil.models.contract import MILModel
 from sgpmil.training.settings import TrainingSettings
 
 
 def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimiser of a model's parameters."""
+    """Return the optimiser of a model's parameters.
+
+    Parameters with the same `MILModel.rate_factor` are a group, which keeps it as ``rate_factor``.
+    """
     rate, weight_decay, betas = settings.learning_rate, settings.weight_decay, settings.betas
     fused = True  # one pass over the weights
+    by_factor: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        factor = model.rate_factor(name) if isinstance(model, MILModel) else 1.0
+        by_factor.setdefault(factor, []).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": part, "rate_factor": factor, "lr": rate * factor}
+        for factor, part in sorted(by_factor.items())
+    ]
     match settings.optimiser:
         case "adamw":
             return torch.optim.AdamW(
-                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
+                groups, lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
             )
         case "adam":
             return torch.optim.Adam(
-                model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
+                groups, lr=rate, betas=betas, weight_decay=weight_decay, fused=fused
             )
         case "sgd":
             return torch.optim.SGD(
-                model.parameters(),
+                groups,
                 lr=rate,
                 momentum=settings.momentum,
                 weight_decay=weight_decay,
                 fused=fused,
             )
         case "lookahead-radam":
-            parameters = list(model.parameters())
             parts = [
-                ([p for p in parameters if p.ndim > 1], weight_decay),
-                ([p for p in parameters if p.ndim <= 1], 0.0),
+                ({**group, "params": [p for p in group["params"] if (p.ndim > 1) == is_matrix]})
+                | {"weight_decay": weight_decay if is_matrix else 0.0}
+                for group in groups
+                for is_matrix in (True, False)
             ]
-            groups = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
-            return LookaheadRAdam(groups, lr=rate, betas=betas)
+            return LookaheadRAdam([part for part in parts if part["params"]], lr=rate, betas=betas)
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float, device: torch.device) -> None:
-    """Set the learning rate of all parameters."""
+    """Set the learning rate of all parameters, each times the factor of its group."""
     for group in optimiser.param_groups:
+        own = rate * group.get("rate_factor", 1.0)
         if isinstance(group["lr"], Tensor):  # recorded steps read it there
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         elif device.type == "cuda":  # rounded as in that tensor, so that plain steps equal recorded
-            group["lr"] = float(torch.tensor(rate))
+            group["lr"] = float(torch.tensor(own))
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 class LookaheadRAdam(torch.optim.RAdam):

@@ -154,9 +154,11 @@ class RecordedSteps:
     def _prepare(self, group: Sequence[int]) -> AdamStep:
         """Make the optimiser ready: its state must exist before a step is recorded."""
         optimiser, device = self.steps.optimiser, self.matrix.device
-        for part in optimiser.param_groups:
+        groups = optimiser.param_groups
+        rates = torch.tensor([float(part["lr"]) for part in groups], device=device)
+        for part, rate in zip(groups, rates.unbind(), strict=True):
             part["capturable"] = True
-            part["lr"] = torch.as_tensor(float(part["lr"]), device=device)
+            part["lr"] = rate  # a view: the recorded step reads all of them
         state = TrainingState(self.steps)
         plan = self._plan(group)
         with self._recorder.aside():
@@ -166,7 +168,7 @@ class RecordedSteps:
         if not isinstance(optimiser, (torch.optim.Adam, torch.optim.AdamW)):
             raise TypeError(f"Expected Adam or AdamW, but got {type(optimiser).__name__}.")
         clip = self.steps.settings.gradient_clip
-        self._adam = AdamStep(optimiser, clip, self._halves.by_parameter)
+        self._adam = AdamStep(optimiser, rates, clip, self._halves.by_parameter)
         return self._adam
 
     def _record(self, adam: AdamStep, plan: "_Plan", numbers: Tensor) -> _Step:

@@ -36,7 +36,7 @@ def table_of(model, bags, scores, explanation) -> pd.DataFrame:
     """All that is known of each patch, in the long form that pandas groups."""
     frames = []
     for bag in bags:
-        inputs = model.gp_inputs(model.embed(bag.features))
+        inputs = model.gp_inputs(bag.features)
         parts = attention_parts(model.gp, inputs)
         slide = explanation.slides[bag.slide_id]
         attention = scores[bag.slide_id].attention_mean
@@ -88,7 +88,7 @@ def test_contributions_to_all_patches_and_the_prior_mean_give_the_mean_logit(mod
     bags = labelled_bags()
     explanation = explain_prototypes(model, bags)
     with torch.no_grad():
-        prior = torch.cat([model.gp.mean(model.gp_inputs(model.embed(b.features))) for b in bags])
+        prior = torch.cat([model.gp.mean(model.gp_inputs(b.features)) for b in bags])
     total = sum(p.overall_contribution for p in explanation.prototypes) + float(prior.mean())
     assert total == pytest.approx(explanation.mean_logit, abs=1e-9)
 

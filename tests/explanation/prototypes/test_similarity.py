@@ -18,7 +18,7 @@ from tests.models.small import random_bags, small_model
 
 def inputs_and_points(model, bags):
     with torch.no_grad():
-        inputs = torch.cat([model.gp_inputs(model.embed(bag.features)) for bag in bags])
+        inputs = torch.cat([model.gp_inputs(bag.features) for bag in bags])
     return inputs.double().numpy(), model.gp.inducing_points.detach().double().numpy()
 
 
@@ -175,7 +175,7 @@ def test_the_mean_of_no_bags_is_refused():
 def test_the_parts_sum_to_the_posterior_mean(kernel, mean):
     model = spread_model(kernel=kernel, mean=mean)
     features = labelled_bags()[0].features
-    parts = attention_parts(model.gp, model.gp_inputs(model.embed(features)))
+    parts = attention_parts(model.gp, model.gp_inputs(features))
     expected, _ = model.attention_posterior(features)
     assert float(parts.contributions.abs().max()) > 0.01
     torch.testing.assert_close(parts.total, expected, rtol=0, atol=1e-6)
@@ -201,7 +201,7 @@ def test_coinciding_points_still_sum_exactly():
     model = spread_model()
     model.gp.inducing_points[1:] = model.gp.inducing_points[0]
     features = labelled_bags()[0].features
-    parts = attention_parts(model.gp, model.gp_inputs(model.embed(features)))
+    parts = attention_parts(model.gp, model.gp_inputs(features))
     expected, _ = model.attention_posterior(features)
     # Weights of opposite sign that cancel: the sum holds, the terms mean nothing.
     assert float(parts.contributions.abs().max()) > 10 * float(expected.abs().max())
@@ -211,7 +211,7 @@ def test_coinciding_points_still_sum_exactly():
 @torch.no_grad()
 def test_what_is_known_already_is_not_computed_again():
     model = spread_model()
-    inputs = model.gp_inputs(model.embed(labelled_bags()[0].features))
+    inputs = model.gp_inputs(labelled_bags()[0].features)
     covariance = torch.full((9, len(inputs)), 2.0, dtype=torch.float64)
     weights = torch.arange(9, dtype=torch.float64)
     parts = attention_parts(model.gp, inputs, covariance, weights)

@@ -235,7 +235,7 @@ def explain_prototypes(
             )
         centre = mean_inputs(wanted, bags)
     gp = gp_in_double(wanted)
-    middle = None if centre is None else torch.from_numpy(centre).to(gp.inducing_points)
+    middle = None if centre is None else torch.from_numpy(centre).to(gp.points)
     weights = prototype_weights(gp)
     use = PrototypeUse(len(weights))
     examples = ExamplePatches(len(weights), top, most_a_slide)
@@ -248,7 +248,7 @@ def explain_prototypes(
         own = _own_scores(bag, scores)
         assigned, similarity = [], []
         for inputs in input_chunks(wanted, bag):
-            covariance = gp.kernel(gp.inducing_points, inputs).to_dense()
+            covariance = gp.kernel(gp.points, inputs).to_dense()
             numbers, values = most_similar(gp, inputs, covariance, measure, middle)
             parts = attention_parts(gp, inputs, covariance, weights)
             assigned.append(numbers.to("cpu", torch.int32).numpy())
@@ -303,7 +303,7 @@ def _summarise(
     examples: ExamplePatches,
 ) -> PrototypeExplanation:
     gp = gp_in_double(model)
-    at = gp.posterior(gp.inducing_points)
+    at = gp.posterior(gp.points)
     mean, sd = at.mean.cpu().numpy(), at.variance.sqrt().cpu().numpy()
     num_patches = int(use.patches.sum())
 

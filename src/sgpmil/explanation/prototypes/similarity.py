@@ -34,7 +34,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
@@ -105,7 +105,10 @@ def gp_in_double(model: SGPMIL) -> SparseGP:
     Its space has few dimensions, so that this costs little; and a kernel that falls to nothing
     within a short length would give many equal values in float32.
     """
-    return copy.deepcopy(model.gp).double().requires_grad_(False)
+    gp = copy.deepcopy(model.gp).double()
+    with torch.no_grad():
+        gp.inducing_points = nn.Parameter(model.inducing_points().double())
+    return gp.requires_grad_(False)
 
 
 def input_chunks(model: SGPMIL, bag: Bag) -> Iterator[Float[Tensor, "_ G"]]:
@@ -119,11 +122,11 @@ def input_chunks(model: SGPMIL, bag: Bag) -> Iterator[Float[Tensor, "_ G"]]:
             f"Expected {model.in_dim} features a patch, as the model was trained on, but "
             f"'{bag.slide_id}' has {bag.feature_dim}. Use embeddings of the same encoder."
         )
-    place = model.gp.inducing_points
+    place = model.gp.whitened_mean
     for start in range(0, bag.num_instances, CHUNK):
         piece = bag.features[start : start + CHUNK].to(place.device, place.dtype)
         with torch.no_grad():
-            inputs = model.gp_inputs(model.embed(piece)).double()
+            inputs = model.gp_inputs(piece).double()
         yield inputs
 
 
@@ -156,7 +159,7 @@ def most_similar(
     centre: Float[Tensor, " G"] | None = None,
 ) -> tuple[Int[Tensor, " T"], Float[Tensor, " T"]]:
     r"""Find the inducing point that each patch is most like, and say how like it is."""
-    z = gp.inducing_points
+    z = gp.points
     if measure != "kernel":
         middle = torch.zeros_like(z[0]) if measure == "cosine" or centre is None else centre
         cosines = F.normalize(z - middle, dim=1) @ F.normalize(inputs - middle, dim=1).T
@@ -200,7 +203,7 @@ def prototype_weights(gp: SparseGP) -> Float[Tensor, " M"]:
     Raises:
         TrainingError: Its covariance cannot be factorised.
     """
-    factor = jittered_cholesky(gp.kernel(gp.inducing_points).to_dense(), gp.jitter)
+    factor = jittered_cholesky(gp.kernel(gp.points).to_dense(), gp.jitter)
     mean = gp.whitened_mean.to(factor.dtype).unsqueeze(1)
     return torch.linalg.solve_triangular(factor.T, mean, upper=True).squeeze(1)
 
@@ -220,7 +223,7 @@ def attention_parts(
         weights: Result of `prototype_weights`, if it is known already.
     """
     if covariance is None:
-        covariance = gp.kernel(gp.inducing_points, inputs).to_dense()
+        covariance = gp.kernel(gp.points, inputs).to_dense()
     if weights is None:
         weights = prototype_weights(gp)
     return AttentionParts(gp.mean(inputs), covariance * weights.to(covariance.dtype)[:, None])
