@@ -75,13 +75,14 @@ def train(
     on_epoch=None,
     callbacks=(),
     loggers=(),
+    model_settings=None,
     **values,
 ):
     return fit(
         toy_bags() if bags is None else bags,
         val=val,
         model=model,
-        model_settings=TINY[model],
+        model_settings={**TINY[model], **(model_settings or {})},
         training=quick(**values),
         folder=folder,
         resume=resume,
