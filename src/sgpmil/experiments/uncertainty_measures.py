@@ -54,7 +54,6 @@ from sgpmil.evaluation.uncertainty.measures import (
 from sgpmil.evaluation.uncertainty.temperature import fit_temperature
 from sgpmil.experiments.uncertainty_designs import Trained
 from sgpmil.experiments.uncertainty_sets import Part, UncertaintySet
-from sgpmil.gp.prior import covariance_of
 from sgpmil.gp.sparse import Posterior
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
@@ -220,9 +219,9 @@ def process_at(
 ) -> tuple[Posterior, Int[Tensor, " T"]]:
     """Return the posterior at patches, and the inducing point of highest kernel value of each."""
     features = features.to(next(model.parameters()).device)
-    inputs = model.gp_inputs(model.embed(features))
-    covariance = covariance_of(model.gp.kernel).between(model.gp.inducing_points, inputs)
-    return model.gp.posterior(inputs), covariance.argmax(0)
+    inputs, whitening = model.gp_inputs(features), model.whitening()
+    covariance = whitening.covariance.between(whitening.points, inputs)
+    return model.gp.posterior(inputs, whitening), covariance.argmax(0)
 
 
 def _patches(part: Part) -> Iterator[Float[Tensor, "T D"]]:

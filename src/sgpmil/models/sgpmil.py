@@ -308,9 +308,9 @@ class SGPMIL(MILModel):
         (projected,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
         return frame(projected)
 
-    def inducing_points(self) -> Float[Tensor, "M G"]:
-        """Return the inducing points $z_m$ as the process sees them now."""
-        return self._frame()[1]
+    def whitening(self) -> Whitening:
+        """Return the inducing points and the kernel at their present values."""
+        return self._inducing()[1]
 
     def _project(
         self, standardised: Float[Tensor, "T D"]

@@ -107,7 +107,7 @@ def gp_in_double(model: SGPMIL) -> SparseGP:
     """
     gp = copy.deepcopy(model.gp).double()
     with torch.no_grad():
-        gp.inducing_points = nn.Parameter(model.inducing_points().double())
+        gp.inducing_points = nn.Parameter(model.whitening().points.double())
     return gp.requires_grad_(False)
 
 
