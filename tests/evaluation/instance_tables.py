@@ -26,6 +26,8 @@ def instance_table(
             "attention_std": scores.attention_std,
             "evidence_mean": scores.evidence_mean,
             "evidence_std": scores.evidence_std,
+            "single_mean": rng.normal(size=(num_instances, num_classes)),
+            "single_std": rng.random((num_instances, num_classes)),
             "coords": scores.coords,
             "patch_size": 256,
             "instance_labels": labels.astype(np.int64),
@@ -59,6 +61,8 @@ def pairs(table, kind="attention", scale=True):
             if c == 0:
                 c = 1 + int(np.argmax(p.probs[1:]))
             values = e[:, c] - np.delete(e, c, axis=1).mean(axis=1)
+            if kind == "single":
+                values = p.instances.single_mean[:, c]
         values = scaled(values) if scale else values
         keep = [i for i, y in enumerate(p.instances.instance_labels) if y != -1]
         found[p.slide_id] = (

@@ -120,8 +120,10 @@ def test_columns_of_files():
         "sensitivity_at_95_specificity",
         "attention_auc",
         "evidence_auc",
+        "single_auc",
         "attention_ap",
         "evidence_ap",
+        "single_ap",
     )
     assert all(key == metric.key for key, metric in METRICS.items())
     for words in ("name", "short_name"):
@@ -217,8 +219,13 @@ def test_a_single_class_has_nothing_to_rank():
 def bags(num_classes=2, num_bags=12):
     table = random_table(num_bags, num_classes)
     return [
-        replace(p, label=i % num_classes, instances=random_scores(20, num_classes, seed=i))
+        replace(
+            p,
+            label=i % num_classes,
+            instances=random_scores(20, num_classes, seed=i, single_mean=single, single_std=single),
+        )
         for i, p in enumerate(table.predictions)
+        for single in [np.random.default_rng(100 + i).normal(size=(20, num_classes))]
     ]
 
 
@@ -245,12 +252,15 @@ def test_mean_over_positive_bags_against_sklearn(num_classes):
             [
                 roc_auc_score(y, scores.attention_mean),
                 roc_auc_score(y, margin),
+                roc_auc_score(y, scores.single_mean[:, c]),
                 average_precision_score(y, scores.attention_mean),
                 average_precision_score(y, margin),
+                average_precision_score(y, scores.single_mean[:, c]),
             ]
         )
     expected = np.mean(rows, axis=0)
-    values = [found.attention_auc, found.evidence_auc, found.attention_ap, found.evidence_ap]
+    kinds = ("attention", "evidence", "single")
+    values = [found[f"{kind}_{metric}"] for metric in ("auc", "ap") for kind in kinds]
     np.testing.assert_allclose(values, expected)
     assert found.num_bags == len(rows)
 

@@ -39,6 +39,28 @@ def test_the_highest_come_first():
     assert [patch.rank for patch in found["attention"]] == [1, 2, 3, 4, 5]
 
 
+def test_patches_that_tell_alone():
+    rng = np.random.default_rng(4)
+    log_odds = rng.normal(size=(200, 2))
+    given = {"single_mean": log_odds, "single_std": np.ones((200, 2)), "novelty": rng.random(200)}
+    scores = replace(random_scores(), **given)
+    found = key_patches(scores, 1, most=5)
+    best = sorted(range(200), key=lambda k: -log_odds[k, 1])
+    assert numbers(found["single"]) == best[:5]
+    first = found["single"][0]
+    assert first.single == log_odds[best[0], 1]
+    assert first.single_probability == pytest.approx(1 / (1 + np.exp(-first.single)))
+    assert first.novelty == scores.novelty[best[0]]
+    # With evidence, that says what is for and against; without it, the patch alone does.
+    assert list(contrasting_patches(scores, 1)) == ["evidence", "against", "unsure"]
+    bare = replace(random_scores(evidence=False, deviation=False), **given)
+    contrast = contrasting_patches(bare, 1, most=3)
+    assert numbers(contrast["single"]) == best[:3]
+    assert numbers(contrast["against"]) == best[:-4:-1]
+    negative = replace(scores, single_mean=-np.abs(log_odds))
+    assert "single" not in key_patches(negative, 1)
+
+
 def test_unsure_patches_are_looked_at_and_vary():
     scores = random_scores()
     a, s = scores.attention_mean, scores.attention_std

@@ -1,9 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import rankdata
 
 from sgpmil.evaluation import InstanceScores
-from sgpmil.explanation.map_layers import attention_values, map_layers, map_limits
+from sgpmil.explanation.map_layers import (
+    attention_values,
+    finite_scores,
+    map_layers,
+    map_limits,
+    num_without_score,
+)
 from tests.report.figures.scored_grid import grid_scores
 
 
@@ -60,6 +68,35 @@ def test_relative_scales_keep_the_sign_of_evidence(scale):
     assert found["attention"].values.min() == 0
     assert found["attention"].values.max() == 1
     assert all("slide" in layer.unit for layer in found.values())
+
+
+def test_single_is_the_log_odds_of_the_class_whatever_the_size_of_the_slide():
+    rng = np.random.default_rng(0)
+    log_odds, spread, novelty = rng.normal(size=(24, 3)), rng.random((24, 3)), rng.random(24)
+    scores = replace(
+        grid_scores(), single_mean=log_odds, single_std=spread, single_prob=None, novelty=novelty
+    )
+    found = layers(scores, class_index=2)
+    np.testing.assert_array_equal(found["single"].values, log_odds[:, 2])
+    np.testing.assert_array_equal(found["single_std"].values, spread[:, 2])
+    np.testing.assert_array_equal(found["novelty"].values, novelty)
+    assert found["single"].is_signed
+    assert not found["novelty"].is_signed
+    ranked = layers(scores, "rank", class_index=2)["single"].values
+    np.testing.assert_array_equal(np.sign(ranked[ranked != 0]), np.sign(log_odds[ranked != 0, 2]))
+    limits = map_limits([(scores, 2)])
+    assert limits.single == pytest.approx(np.quantile(np.abs(log_odds[:, 2]), 0.995), rel=0.05)
+    assert limits.novelty == pytest.approx(novelty.max(), rel=0.05)
+
+
+def test_scores_that_are_not_finite_are_counted_and_left_out():
+    novelty = np.ones(24)
+    novelty[3] = np.inf
+    single = np.zeros((24, 3))
+    single[5, 1] = np.nan
+    scores = replace(grid_scores(), single_mean=single, single_std=single * 0, novelty=novelty)
+    assert num_without_score(scores) == 2
+    assert np.isnan(finite_scores(scores).novelty).tolist() == [k == 3 for k in range(24)]
 
 
 def test_layers_that_the_model_does_not_have_are_left_out():

@@ -6,6 +6,7 @@ import pytest
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.runs.prediction_folder import (
     is_prediction_folder,
     read_instance_scores,
@@ -68,6 +69,11 @@ def test_old_scores_go(tmp_path):
         {},
         {"evidence_mean": None, "evidence_std": None},
         {"margin_std": np.random.default_rng(0).random((30, 3))},
+        {name: np.random.default_rng(1).random((30, 3)) for name in ("single_mean", "single_std")},
+        {
+            **{f"single_{name}": np.full((30, 3), 0.4) for name in ("mean", "std", "prob")},
+            "novelty": np.linspace(0, 2, 30, dtype=np.float32),
+        },
         {"coords": None, "patch_size": None},
         {"instance_labels": None, "patch_size": None},
     ],
@@ -78,17 +84,24 @@ def test_instance_scores_round_trip(tmp_path, changes):
     write_instance_scores(path, scores)
     back = read_instance_scores(path)
     assert back.patch_size == scores.patch_size
-    names = (
-        *("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std"),
-        "coords",
-    )
-    for name in (*names, "instance_labels"):
+    for name in set(InstanceScores.__dataclass_fields__) - {"patch_size"}:
         old, new = getattr(scores, name), getattr(back, name)
         assert (old is None) == (new is None)
         if old is not None:
             np.testing.assert_array_equal(old, new)
             assert old.dtype == new.dtype
     assert [file.name for file in path.parent.iterdir()] == ["a.h5"]
+
+
+def test_a_file_of_an_earlier_version_opens_and_says_what_it_lacks(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["attention_mean"] = np.arange(3.0)
+        file["attention_std"] = np.zeros(3)
+    back = read_instance_scores(path)
+    np.testing.assert_array_equal(back.score("attention", 1), [0, 1, 2])
+    with pytest.raises(PredictionError, match=r"score 'single'.*Predict the slides again"):
+        back.score("single", 1)
 
 
 def test_instance_scores_file_as_h5py_sees_it(tmp_path):

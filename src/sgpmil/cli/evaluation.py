@@ -12,12 +12,12 @@ from sgpmil.evaluation.comparison.tables import delong_rows, fixed, p_value_rows
 from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, Froc, LesionRow
 from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, LocalisationRow
 from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
 
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
-_SCORES = ("attention", "evidence")
 
 
 @command(EvaluateOptions, arguments=["predictions"], lists=["regions"])
@@ -182,7 +182,7 @@ def _print_instances(assessment: Assessment) -> None:
             for (score, scope), rows in groups.items()
         ],
     )
-    if any(math.isinf(row.threshold) for row in found.localisation if row.score in _SCORES):
+    if any(math.isinf(row.threshold) for row in found.localisation if row.score in CLASS_SCORES):
         console.print(
             "For some scores, calling no instance positive was best on the validation slides."
         )

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sgpmil.evaluation.metrics import METRICS
+from sgpmil.evaluation.prediction import CLASS_SCORES, SCORES
 from sgpmil.evaluation.summary import MetricSummary
 from sgpmil.models import BUILT_IN
 from sgpmil.runs.material import RunMaterial
@@ -47,11 +48,11 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
         table.add_row(*row)
     console.print(table)
     undefined = [metric for metric in summary if metric.num_undefined]
-    if math.isnan(means.get("evidence_auc", 0.0)) and not math.isnan(
-        means.get("attention_auc", math.nan)
-    ):
-        console.print("The model gives no evidence, only attention.")
-        undefined = [metric for metric in undefined if not metric.name.startswith("evidence")]
+    if not math.isnan(means.get("attention_auc", math.nan)):
+        missing = [k for k in CLASS_SCORES if math.isnan(means.get(f"{k}_auc", 0.0))]
+        for kind in missing:
+            console.print(f"There is no score '{kind}'. {SCORES[kind].when_missing}")
+        undefined = [m for m in undefined if m.name.rpartition("_")[0] not in missing]
     for metric in undefined:
         console.print(
             f"{metric_name(metric.name)} is undefined in {metric.num_undefined} of {num_folds} "

@@ -34,6 +34,7 @@ from sgpmil.evaluation.localisation.instance_evaluation import (
 )
 from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, LesionRow
 from sgpmil.evaluation.metrics import INSTANCE_METRICS, InstanceMetrics, confusion_matrix
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import (
     PredictionTable,
     by_patient,
@@ -219,7 +220,7 @@ def _in_short(instances: InstanceEvaluation, fold: str) -> InstanceMetrics:
         if (row.fold, row.scope) == (fold, "per_slide")
     }
     values = {metric.key: math.nan for metric in INSTANCE_METRICS}
-    for score in ("attention", "evidence"):
+    for score in CLASS_SCORES:
         if score in rows:
             values |= {f"{score}_{name}": getattr(rows[score], name) for name in ("auc", "ap")}
     return InstanceMetrics(values, rows["attention"].num_slides)

@@ -24,7 +24,7 @@ from sgpmil.evaluation.calibration import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from sgpmil.evaluation.prediction import Prediction, ScoreKind
+from sgpmil.evaluation.prediction import CLASS_SCORES, SCORES, Prediction, ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc, average_precision, sensitivity_at_specificity
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
@@ -168,8 +168,8 @@ def instance_metrics(table: PredictionTable) -> InstanceMetrics:
        \mathrm{AUC}\bigl(s_b, [\ell_b > 0]\bigr) $$
 
     P are the bags of every class but 0 in which instances with label > 0 and = 0 both occur.
-    Instances whose label is unknown (negative) are left out. The evidence is that for the bag's
-    own class.
+    Instances whose label is unknown (negative) are left out. Scores of a class are those for the
+    bag's own.
 
     Args:
         table: Predictions with instance scores and labels; others are left out.
@@ -183,7 +183,7 @@ def instance_auc(prediction: Prediction, kind: ScoreKind) -> float:
 
     Args:
         prediction: Prediction with instance scores and labels.
-        kind: Kind of score; evidence is that for the bag's own class.
+        kind: Kind of score; one of a class is that for the bag's own.
 
     Returns:
         The area; NaN when the bag lacks a label, the score, or one of the two kinds of instance.
@@ -321,7 +321,7 @@ def _bag_metric(prediction: Prediction, kind: ScoreKind, metric: RankMetric) -> 
     scores = prediction.instances
     if prediction.label is None or scores is None or not _has_both_kinds(prediction):
         return math.nan
-    if kind == "evidence" and scores.evidence_mean is None:
+    if kind not in scores.kinds:
         return math.nan
     labels = np.asarray(scores.instance_labels)
     known = labels >= 0
@@ -339,7 +339,7 @@ def _instance_metric(kind: ScoreKind, key: str, short_name: str, metric: RankMet
     return Metric(
         key=f"{kind}_{key}",
         name=f"instance {short_name}, {kind}",
-        short_name=f"inst. {short_name} ({'att.' if kind == 'attention' else 'ev.'})",
+        short_name=f"inst. {short_name} ({SCORES[kind].short_name})",
         better="higher",
         range=(0.0, 1.0),
         value=_over_bags(kind, metric),
@@ -456,12 +456,10 @@ bins; NLL is in nats; the Brier score is summed over classes; sensitivity is the
 second of two classes at a specificity of at least .95."""
 
 INSTANCE_METRICS = (
-    _instance_metric("attention", "auc", "AUC", auroc),
-    _instance_metric("evidence", "auc", "AUC", auroc),
-    _instance_metric("attention", "ap", "AP", average_precision),
-    _instance_metric("evidence", "ap", "AP", average_precision),
+    *(_instance_metric(kind, "auc", "AUC", auroc) for kind in CLASS_SCORES),
+    *(_instance_metric(kind, "ap", "AP", average_precision) for kind in CLASS_SCORES),
 )
-"""Metrics over instances, in the order of columns. The evidence is that for the bag's class."""
+"""Metrics over instances, in the order of columns. Scores of a class are for the bag's own."""
 
 METRICS: Mapping[str, Metric] = {m.key: m for m in (*SLIDE_METRICS, *INSTANCE_METRICS)}
 """Every metric by its key."""

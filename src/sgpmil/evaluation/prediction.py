@@ -19,6 +19,7 @@ class ScoreDefinition:
 
     Args:
         array: Field of `InstanceScores` that holds it.
+        short_name: Name at the head of a narrow column.
         is_of_class: Whether each class has its own value.
         finds_class: Whether it is to find the instances that make a slide's class, so that it is
             measured against the labels of instances.
@@ -27,6 +28,7 @@ class ScoreDefinition:
     """
 
     array: str
+    short_name: str
     is_of_class: bool
     finds_class: bool
     meaning: str
@@ -35,10 +37,11 @@ class ScoreDefinition:
 
 SCORES: Mapping[ScoreKind, ScoreDefinition] = {
     "attention": ScoreDefinition(
-        "attention_mean", False, True, "where the model looked", "Predict the slides again."
+        "attention_mean", "att.", False, True, "where the model looked", "Predict the slides again."
     ),
     "evidence": ScoreDefinition(
         "evidence_mean",
+        "ev.",
         True,
         True,
         "the share of a patch in a class's logit",
@@ -46,12 +49,14 @@ SCORES: Mapping[ScoreKind, ScoreDefinition] = {
     ),
     "single": ScoreDefinition(
         "single_mean",
+        "single",
         True,
         True,
         "the log-odds that the model gives a class for a bag of the patch alone",
         "An earlier version wrote them without. Predict the slides again (sgpmil predict).",
     ),
     "novelty": ScoreDefinition(
+        "novelty",
         "novelty",
         False,
         False,

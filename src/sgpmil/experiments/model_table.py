@@ -20,10 +20,14 @@ from pathlib import Path
 
 from sgpmil.bags.files import write_text
 from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.experiments.jobs import StudyPlan, is_done, read_result
 from sgpmil.experiments.model_study import ADJUSTMENTS, MODEL_SETS, TIMING_FILE, Adjustment
 
-METRICS = ("auc", "balanced_accuracy", "ace", "nll", "attention_auc", "evidence_auc")
+METRICS = (
+    *("auc", "balanced_accuracy", "ace", "nll"),
+    *(f"{kind}_auc" for kind in CLASS_SCORES),
+)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import ExplanationError
+from sgpmil.evaluation.prediction import SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.explanation.map_layers import MapLimits
 
@@ -153,13 +154,10 @@ def predictions_digest(tables: Iterable[PredictionTable]) -> str:
             scores = prediction.instances
             if scores is None:
                 continue
-            for array in (
-                scores.attention_mean,
-                scores.attention_std,
-                scores.evidence_mean,
-                scores.evidence_std,
-            ):
-                digest.update(b"" if array is None else array.tobytes())
+            for kind in scores.kinds:
+                for name in dict.fromkeys((SCORES[kind].array, f"{kind}_std")):
+                    array = getattr(scores, name, None)
+                    digest.update(b"" if array is None else array.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Patches of a slide that deserve a look: of high attention, of most evidence, uncertain."""
+"""Patches of a slide to look at: of high attention, most evidence, telling alone, uncertain."""
 
 import csv
 import os
@@ -11,14 +11,16 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError, SgpmilError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
 from sgpmil.explanation.maps import patch_side
 from sgpmil.shapes import Float, Int, UInt8
 from sgpmil.slides.reading import Slide
 
-KeyPatchKind = Literal["attention", "evidence", "against", "unsure"]
-"""`attention`: the highest attention. `evidence`: the most evidence for the class. `against`: the
-most evidence against it. `unsure`: attention that is high and uncertain."""
+KeyPatchKind = Literal["attention", "evidence", "single", "against", "unsure"]
+"""`attention`: the highest attention. `evidence`: the most evidence for the class. `single`: the
+highest log-odds of the class for the patch alone. `against`: the most evidence against the class
+or, of a model without evidence, the lowest log-odds. `unsure`: attention that is high and
+uncertain."""
 
 _HIGH = 0.1
 """Share of the patches whose attention is called high."""
@@ -40,6 +42,10 @@ class KeyPatch:
         evidence: Its evidence for the class (see `InstanceScores.score`), where there is any.
         evidence_std: Posterior standard deviation of that.
         label: Its class, where known.
+        single: Log-odds of the class for a bag of the patch alone, where known.
+        single_std: Posterior standard deviation of that.
+        single_probability: Probability of the class for such a bag.
+        novelty: How unlike the training patches it is, where known.
     """
 
     kind: KeyPatchKind
@@ -51,6 +57,10 @@ class KeyPatch:
     evidence: float | None
     evidence_std: float | None
     label: int | None
+    single: float | None = None
+    single_std: float | None = None
+    single_probability: float | None = None
+    novelty: float | None = None
 
     @property
     def variation(self) -> float:
@@ -61,7 +71,7 @@ class KeyPatch:
 def key_patches(
     scores: InstanceScores, class_index: int, most: int = 8
 ) -> dict[KeyPatchKind, tuple[KeyPatch, ...]]:
-    r"""Choose the patches of highest attention, of most evidence, and those that are unsure.
+    r"""Choose the patches that stand out by attention, by evidence and alone, and the unsure.
 
     A patch is *unsure* where it matters and the model does not know how much: among the patches
     of high attention, those of the largest coefficient of variation $\sigma_k / \bar a_k$. High
@@ -73,9 +83,9 @@ def key_patches(
         ExplanationError: A score is infinite.
 
     Returns:
-        The patches of each kind, the first to look at first. Without evidence, or where none is
-        for the class, there is no such kind; nor are there unsure patches of a deterministic
-        model, or where no attention is high.
+        The patches of each kind, the first to look at first. Without evidence or single scores,
+        or where none is for the class, there is no such kind; nor are there unsure patches of a
+        deterministic model, or where no attention is high.
 
     Example:
         >>> attention = np.array([0.05, 0.9, 0.05])
@@ -89,10 +99,12 @@ def key_patches(
             "Expected finite scores, but got an infinite one. Check the model that gave them."
         )
     chosen: dict[KeyPatchKind, Int[np.ndarray, " K"]] = {"attention": _highest(attention, most)}
-    if scores.evidence_mean is not None:
-        evidence = scores.score("evidence", class_index)
-        best = _highest(evidence, most)
-        chosen["evidence"] = best[evidence[best] > 0]
+    of_class: tuple[Literal["evidence", "single"], ...] = ("evidence", "single")
+    for kind in of_class:
+        if kind in scores.kinds:
+            values = scores.score(kind, class_index)
+            best = _highest(values, most)
+            chosen[kind] = best[values[best] > 0]
     if scores.attention_std.any():
         high = _highest(attention, ceil(_HIGH * len(attention)))
         high = high[attention[high] > max(0.0, float(np.nanmean(attention)))]
@@ -108,8 +120,9 @@ def contrasting_patches(
     r"""Choose the patches that speak for a class, against it, and those that are unsure.
 
     For and against are the largest and the most negative evidence $m_{k,c}$ (see
-    `InstanceScores.score`). A model without evidence has the patches of highest attention
-    instead, and none against. A deterministic model has no unsure patches (see `key_patches`).
+    `InstanceScores.score`) or, of a model without evidence, log-odds of the patch alone. Where
+    there are neither, the patches of highest attention are for the class, and none against. A
+    deterministic model has no unsure patches (see `key_patches`).
     Of patches of one kind whose centres lie closer than half a side, the first stands for all, so
     that a kind does not show one place many times. Scores that are not finite are left out.
 
@@ -117,18 +130,21 @@ def contrasting_patches(
         The patches of each kind that the model can have, which may be none.
     """
     attention = scores.attention_mean
-    if scores.evidence_mean is None:
+    kind = scores.best_kind
+    if kind == "attention":
         order = np.argsort(-attention, kind="stable")
         chosen: dict[KeyPatchKind, Int[np.ndarray, " K"]] = {
             "attention": _apart(scores, order[np.isfinite(attention[order])], most)
         }
     else:
-        evidence = scores.score("evidence", class_index)
-        highest = np.argsort(-evidence, kind="stable")
-        lowest = np.argsort(evidence, kind="stable")
+        values = scores.score(kind, class_index)
+        highest = np.argsort(-values, kind="stable")
+        lowest = np.argsort(values, kind="stable")
         chosen = {
-            "evidence": _apart(scores, highest[evidence[highest] > 0], most),
-            "against": _apart(scores, lowest[evidence[lowest] < 0], most),
+            "evidence" if kind == "evidence" else "single": _apart(
+                scores, highest[values[highest] > 0], most
+            ),
+            "against": _apart(scores, lowest[values[lowest] < 0], most),
         }
     if scores.attention_std.any():
         unsure = key_patches(scores, class_index, most).get("unsure", ())
@@ -171,6 +187,7 @@ def write_key_patches(
     header = (
         *("slide_id", "kind", "rank", "patch", "x", "y", "attention_mean", "attention_std"),
         *("variation", "evidence", "evidence_std", "instance_label"),
+        *("single", "single_std", "single_probability", "novelty"),
     )
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -204,10 +221,18 @@ def _apart(
 def _described(
     scores: InstanceScores, class_index: int, chosen: Mapping[KeyPatchKind, Int[np.ndarray, " K"]]
 ) -> dict[KeyPatchKind, tuple[KeyPatch, ...]]:
-    evidence = evidence_std = None
-    if scores.evidence_mean is not None:
-        evidence = scores.score("evidence", class_index)
-        evidence_std = scores.score_std("evidence", class_index)
+    columns: dict[str, Float[np.ndarray, " N"] | None] = {
+        **dict.fromkeys(("evidence", "evidence_std", "single", "single_std")),
+        "single_probability": None,
+        "novelty": scores.novelty,
+    }
+    of_class: tuple[ScoreKind, ...] = ("evidence", "single")
+    for score in of_class:
+        if score in scores.kinds:
+            columns[score] = scores.score(score, class_index)
+            columns[f"{score}_std"] = scores.score_std(score, class_index)
+    if "single" in scores.kinds:
+        columns["single_probability"] = scores.single_probability(class_index)
     coords, labels = scores.coords, scores.instance_labels
     return {
         kind: tuple(
@@ -218,9 +243,8 @@ def _described(
                 corner=None if coords is None else (int(coords[k, 0]), int(coords[k, 1])),
                 attention=float(scores.attention_mean[k]),
                 attention_std=float(scores.attention_std[k]),
-                evidence=None if evidence is None else float(evidence[k]),
-                evidence_std=None if evidence_std is None else float(evidence_std[k]),
                 label=None if labels is None or labels[k] < 0 else int(labels[k]),
+                **{n: None if v is None else float(v[k]) for n, v in columns.items()},
             )
             for rank, k in enumerate(indices, start=1)
         )
@@ -235,6 +259,11 @@ def _cells(patch: KeyPatch) -> Iterator[str | int]:
     yield from patch.corner or ("", "")
     ratio = patch.attention_std / patch.attention if patch.attention > 0 else None
     numbers = (patch.attention, patch.attention_std, ratio, patch.evidence, patch.evidence_std)
-    for number in numbers:
-        yield "" if number is None else f"{number:.6g}"
+    yield from map(_cell, numbers)
     yield "" if patch.label is None else patch.label
+    of_itself = (patch.single, patch.single_std, patch.single_probability, patch.novelty)
+    yield from map(_cell, of_itself)
+
+
+def _cell(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"

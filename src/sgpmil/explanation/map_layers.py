@@ -1,16 +1,18 @@
 """Layers of a slide's maps: scores in units that compare between slides, and their limits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores
 from sgpmil.explanation.maps import ScaleKind, scaled
 from sgpmil.shapes import Float
 
-LayerKind = Literal["attention", "attention_std", "evidence", "evidence_std"]
+LayerKind = Literal[
+    "attention", "attention_std", "evidence", "evidence_std", "single", "single_std", "novelty"
+]
 
 _SHARES_TOLERANCE = 1e-3
 """Largest distance from 1 of the sum of attention that counts as shares."""
@@ -39,7 +41,7 @@ class MapLayer:
     @property
     def is_signed(self) -> bool:
         """Return whether its sign has a meaning: for or against a class."""
-        return self.kind == "evidence"
+        return self.kind in ("evidence", "single")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,18 @@ class MapLimits:
         attention_std: Of its standard deviation.
         evidence: Of the absolute evidence.
         evidence_std: Of its standard deviation.
+        single: Of the absolute log-odds of a patch alone.
+        single_std: Of their standard deviation.
+        novelty: Of the novelty.
     """
 
     attention: float
     attention_std: float
     evidence: float
     evidence_std: float
+    single: float = 1.0
+    single_std: float = 1.0
+    novelty: float = 1.0
 
     def of(self, kind: LayerKind) -> float:
         """Give the limit of a kind of score."""
@@ -86,7 +94,7 @@ def map_layers(
     class_name: str,
     scale: ScaleKind = "absolute",
 ) -> tuple[MapLayer, ...]:
-    r"""Give what can be drawn of a slide: attention and evidence, with their deviations.
+    r"""Give what can be drawn of a slide: its scores, and the deviations of these.
 
     On the absolute scale attention is as of `attention_values`. What a patch adds to the margin of
     the class's logit over the mean of the others' is multiplied by N, too, so that it does not
@@ -95,12 +103,13 @@ def map_layers(
 
     $$ \frac1N \sum_k N m_{k,c} = \ell_c - \frac{1}{C-1} \sum_{c' \neq c} \ell_{c'}. $$
 
-    The scales `rank` and `minmax` are of the slide alone. Of the evidence, they scale the
-    absolute value, and the sign is kept.
+    The single score is the log-odds of the class for a bag of the patch alone, which depends on no
+    other patch; so does novelty. The scales `rank` and `minmax` are of the slide alone. Of a signed
+    score, they scale the absolute value, and the sign is kept.
 
     Returns:
         The layers that the model has: without deviations where it is deterministic, and without
-        evidence where it gives none.
+        the scores that it does not give.
     """
     attention, is_share = attention_values(scores)
     own = "attention × N   (1 = average patch)" if is_share else "attention, as the model gives it"
@@ -122,30 +131,39 @@ def map_layers(
                 scaled(spread, scale),
             )
         )
-    if scores.evidence_mean is None:
-        return tuple(layers)
     num = scores.num_instances
-    evidence = num * scores.score("evidence", class_index)
-    spread = num * scores.score_std("evidence", class_index)
-    signed = np.sign(evidence) * scaled(np.abs(evidence), scale)
-    layers.append(
-        MapLayer(
-            "evidence",
-            f"Evidence for {class_name}",
-            _unit("evidence × N   (− against, + for)", scale, "± "),
-            signed,
-        )
-    )
-    if spread.any():
+    if "evidence" in scores.kinds:
+        mean, spread = (f("evidence", class_index) for f in (scores.score, scores.score_std))
+        words = f"Evidence for {class_name}", "evidence × N   (− against, + for)", "evidence × N"
+        layers += _signed_layers("evidence", num * mean, num * spread, words, scale)
+    if "single" in scores.kinds:
+        mean, spread = (f("single", class_index) for f in (scores.score, scores.score_std))
+        words = f"{class_name}, patch alone", "log-odds   (0 = 50 %, 2.2 = 90 %)", "log-odds"
+        layers += _signed_layers("single", mean, spread, words, scale)
+    if scores.novelty is not None:
+        unit = _unit("novelty   (1 = exceeded by 1 % of training patches)", scale)
         layers.append(
-            MapLayer(
-                "evidence_std",
-                "Evidence, posterior sd",
-                _unit("sd of evidence × N", scale),
-                scaled(spread, scale),
-            )
+            MapLayer("novelty", "Unlike the training patches", unit, scaled(scores.novelty, scale))
         )
     return tuple(layers)
+
+
+def _signed_layers(
+    kind: Literal["evidence", "single"],
+    mean: Float[np.ndarray, " N"],
+    spread: Float[np.ndarray, " N"],
+    words: tuple[str, str, str],
+    scale: ScaleKind,
+) -> Iterator[MapLayer]:
+    """Give a score for and against a class and, where it has any, its deviation."""
+    title, unit, quantity = words
+    signed = np.sign(mean) * scaled(np.abs(mean), scale)
+    yield MapLayer(kind, title, _unit(unit, scale, "± "), signed)
+    if spread.any():
+        of_spread: LayerKind = "evidence_std" if kind == "evidence" else "single_std"
+        name = "Evidence" if kind == "evidence" else "Patch alone"
+        unit = _unit(f"sd of {quantity}", scale)
+        yield MapLayer(of_spread, f"{name}, posterior sd", unit, scaled(spread, scale))
 
 
 def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
@@ -155,7 +173,7 @@ def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
     slide counts alike, however many patches it has.
 
     Args:
-        slides: Scores of each slide, and the class that its evidence is for.
+        slides: Scores of each slide, and the class that its maps are for.
     """
     found: dict[LayerKind, list[Float[np.ndarray, " N"]]] = {}
     for scores, class_index in slides:
@@ -164,20 +182,14 @@ def map_limits(slides: Iterable[tuple[InstanceScores, int]]) -> MapLimits:
             if len(values):
                 found.setdefault(layer.kind, []).append(np.quantile(values, _STEPS))
     ends = {kind: _upper_end(np.concatenate(values)) for kind, values in found.items()}
-    return MapLimits(
-        ends.get("attention", 1.0),
-        ends.get("attention_std", 1.0),
-        ends.get("evidence", 1.0),
-        ends.get("evidence_std", 1.0),
-    )
+    return MapLimits(**{kind: ends.get(kind, 1.0) for kind in get_args(LayerKind)})
 
 
 def num_without_score(scores: InstanceScores) -> int:
-    """Count the instances whose attention or evidence, or its deviation, is not finite."""
-    is_finite = np.isfinite(scores.attention_mean) & np.isfinite(scores.attention_std)
-    for values in (scores.evidence_mean, scores.evidence_std):
-        if values is not None:
-            is_finite &= np.isfinite(values).all(axis=1)
+    """Count the instances of which a score, or its deviation, is not finite."""
+    is_finite = np.ones(scores.num_instances, dtype=bool)
+    for values in _score_arrays(scores).values():
+        is_finite &= np.isfinite(values).reshape(len(values), -1).all(axis=1)
     return int((~is_finite).sum())
 
 
@@ -185,15 +197,13 @@ def finite_scores(scores: InstanceScores) -> InstanceScores:
     """Replace infinite scores by NaN, which maps leave out."""
     if not num_without_score(scores):
         return scores
-    evidence, spread, margin = scores.evidence_mean, scores.evidence_std, scores.margin_std
-    return replace(
-        scores,
-        attention_mean=_finite(scores.attention_mean),
-        attention_std=_finite(scores.attention_std),
-        evidence_mean=None if evidence is None else _finite(evidence),
-        evidence_std=None if spread is None else _finite(spread),
-        margin_std=None if margin is None else _finite(margin),
-    )
+    finite: dict[str, Any] = {name: _finite(a) for name, a in _score_arrays(scores).items()}
+    return replace(scores, **finite)
+
+
+def _score_arrays(scores: InstanceScores) -> dict[str, Any]:
+    found = {name: getattr(scores, name) for name in SCORE_ARRAYS}
+    return {name: array for name, array in found.items() if array is not None}
 
 
 def _finite(values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

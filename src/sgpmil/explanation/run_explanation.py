@@ -49,8 +49,8 @@ class ExplainOptions(MaterialOptions):
         most: Most slides, the least certain first; all by default.
         scale: Scale of the maps. An absolute scale can be compared between slides; rank and minmax
             are relative to the slide.
-        class_name: Class that evidence is for; by default the second of two and, of more, the
-            predicted one.
+        class_name: Class that evidence and single are for; by default the second of two and, of
+            more, the predicted one.
         prototypes: Comparison of patches with inducing points: cosine as published, centred, or by
             the model's own kernel.
         beside: Another run, to compare maps with; may be repeated.

@@ -9,7 +9,7 @@ import numpy as np
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import SCORES, InstanceScores, Prediction
 from sgpmil.explanation.exports import (
     write_patch_table,
     write_qupath_geojson,
@@ -56,7 +56,7 @@ class SlideExplanation:
         fold: Name of the fold whose model predicted it.
         prediction: Prediction of the slide, with the scores of its instances.
         target: Quantity that is predicted.
-        class_index: Class that the evidence is for.
+        class_index: Class that evidence and single are for.
         scale: Scale of the maps.
         limits: Limits of the colours that all slides of the run share; None on a scale that is
             relative to the slide.
@@ -90,7 +90,7 @@ class SlideExplanation:
 
     @property
     def class_name(self) -> str:
-        """Name of the class that the evidence is for."""
+        """Name of the class that evidence and single are for."""
         return self.target.names[self.class_index]
 
     @cached_property
@@ -114,7 +114,7 @@ class SlideExplanation:
 
     @cached_property
     def layers(self) -> tuple[MapLayer, ...]:
-        """Attention and evidence of each patch with their standard deviations, in map units."""
+        """Scores of each patch with their standard deviations, in map units."""
         return map_layers(self.scores, self.class_index, self.class_name, self.scale)
 
     @cached_property
@@ -140,7 +140,7 @@ class SlideExplanation:
 
     @cached_property
     def key_patches(self) -> dict[KeyPatchKind, tuple[KeyPatch, ...]]:
-        """Patches to look at, by kind. Their evidence is for the predicted class."""
+        """Patches to look at, by kind. Scores of a class are for the predicted one."""
         return key_patches(self.scores, self.prediction.predicted_class)
 
     def patch_images(self, patches: Iterable[KeyPatch]) -> dict[int, UInt8[np.ndarray, "s s 3"]]:
@@ -224,12 +224,15 @@ class SlideExplanation:
 
     def _score_maps(self) -> dict[str, ScoreMap]:
         scores, name = self.scores, self.class_name
-        layers = {"attention mean": scores.attention_mean}
-        if scores.attention_std.any():
-            layers["attention sd"] = scores.attention_std
-        if scores.evidence_mean is not None:
-            layers[f"evidence {name}"] = scores.score("evidence", self.class_index)
-            layers[f"evidence {name} sd"] = scores.score_std("evidence", self.class_index)
+        layers = {}
+        for kind in scores.kinds:
+            named = f"{kind} {name}" if SCORES[kind].is_of_class else kind
+            title = "attention mean" if kind == "attention" else named
+            layers[title] = scores.score(kind, self.class_index)
+            spread = scores.score_std(kind, self.class_index)
+            # Evidence has had the page of its deviation even where that is zero.
+            if spread.any() or kind == "evidence":
+                layers[f"{named} sd"] = spread
         place = placed_coords(scores), patch_side(scores)
         # Over the whole slide where its size is known, so that the two lie on each other.
         size = self.picture.size

@@ -17,13 +17,12 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions
 
-_SCORES = ("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std")
-_DATASETS = (*_SCORES, "coords", "instance_labels")
+_DATASETS = (*SCORE_ARRAYS, "coords", "instance_labels")
 
 
 def is_prediction_folder(folder: Path) -> bool:
@@ -126,9 +125,8 @@ def read_prediction_sets(
 def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:
     """Write the scores of one slide's instances as HDF5.
 
-    Datasets: ``attention_mean``, ``attention_std``, ``evidence_mean``, ``evidence_std``,
-    ``margin_std``, ``coords`` (with the attribute ``patch_size_level0``) and ``instance_labels``;
-    those that the scores do not have are left out.
+    Datasets: those of `SCORE_ARRAYS`, ``coords`` (with the attribute ``patch_size_level0``) and
+    ``instance_labels``; those that the scores do not have are left out.
 
     Args:
         path: File to write; replaced whole where it exists.
@@ -137,7 +135,7 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
     import h5py
 
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        for name in _SCORES:
+        for name in SCORE_ARRAYS:
             if (array := getattr(scores, name)) is not None:
                 file.create_dataset(name, data=array)
         if scores.coords is not None:
@@ -168,7 +166,7 @@ def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
             f"Expected instance scores as HDF5 in '{file}', but it cannot be read ({error}). "
             "Write it again."
         ) from error
-    missing = [name for name in _SCORES[:2] if name not in found]
+    missing = [name for name in SCORE_ARRAYS[:2] if name not in found]
     if missing:
         raise PredictionError(
             f"Expected the dataset '{missing[0]}' in '{file}', but got {sorted(found)}. "

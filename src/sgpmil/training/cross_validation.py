@@ -1,6 +1,7 @@
 """Cross-validation: training on every fold, each scored on its own test set."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
 from sgpmil.errors import SettingsError, SplitError
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
@@ -358,7 +360,9 @@ def _fold_line(metrics: FoldMetrics, done: bool) -> str:
         f"AUC {slide.auc:.3f}, ACE {slide.ace:.3f} on {slide.num_slides} slides"
     )
     if metrics.instance is not None:
-        text += f", instance AUC {metrics.instance.attention_auc:.3f}"
+        areas = {kind: metrics.instance[f"{kind}_auc"] for kind in CLASS_SCORES}
+        known = (f"{kind} {area:.3f}" for kind, area in areas.items() if not math.isnan(area))
+        text += f", instance AUC {', '.join(known) or 'undefined'}"
     return text + (" (done before)" if done else "")
 
 

@@ -80,11 +80,11 @@ def test_against_sklearn(kind, scope, num_classes):
 def test_agrees_with_the_instance_metrics():
     table = instance_table(12, 3)
     rows, expected = localisation(table), instance_metrics(table)
-    attention, evidence = (row_of(rows, kind, "per_slide") for kind in ("attention", "evidence"))
-    assert attention.auc == pytest.approx(expected.attention_auc)
-    assert attention.ap == pytest.approx(expected.attention_ap)
-    assert evidence.auc == pytest.approx(expected.evidence_auc)
-    assert evidence.ap == pytest.approx(expected.evidence_ap)
+    for kind in ("attention", "evidence", "single"):
+        row = row_of(rows, kind, "per_slide")
+        assert row.auc == pytest.approx(expected[f"{kind}_auc"])
+        assert row.ap == pytest.approx(expected[f"{kind}_ap"])
+    attention = row_of(rows, "attention", "per_slide")
     assert attention.num_slides == expected.num_bags
 
 
@@ -216,7 +216,9 @@ def test_uncertainty_against_sklearn(choice):
     test, validation = instance_table(9, num_instances=40), instance_table(9, seed=3)
     rows = instance_uncertainty(test, validation, threshold=choice, fold="f")
     assert [(row.score, row.scope) for row in rows] == [
-        (score, scope) for score in ("attention", "evidence") for scope in ("per_slide", "pooled")
+        (score, scope)
+        for score in ("attention", "evidence", "single")
+        for scope in ("per_slide", "pooled")
     ]
     thresholds = {
         (row.score, row.scope): row.threshold
@@ -231,6 +233,8 @@ def test_uncertainty_against_sklearn(choice):
             scores = p.instances
             if row.score == "attention":
                 values, std = scores.attention_mean, scores.attention_std
+            elif row.score == "single":
+                values, std = scores.single_mean[:, 1], scores.single_std[:, 1]
             else:
                 values = scores.evidence_mean[:, 1] - scores.evidence_mean[:, 0]
                 signed = np.sign(scores.evidence_mean) * scores.evidence_std

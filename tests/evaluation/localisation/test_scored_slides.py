@@ -39,7 +39,7 @@ def test_min_max(values):
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
-@pytest.mark.parametrize("kind", ["attention", "evidence"])
+@pytest.mark.parametrize("kind", ["attention", "evidence", "single"])
 def test_known_instances(kind, num_classes):
     table = instance_table(8, num_classes)
     found = scored_slides(table, kind)
@@ -95,8 +95,12 @@ def test_what_cannot_be_evaluated_is_left_out():
     mixed = PredictionTable((*table.predictions, bare), table.target)
     assert len(scored_slides(mixed, "attention")) == 5
     assert len(scored_slides(mixed, "evidence")) == 4
-    assert available_scores(mixed) == ("attention", "evidence", "uniform", "random")
+    assert available_scores(mixed) == ("attention", "evidence", "single", "uniform", "random")
     alone = PredictionTable((bare,), table.target)
+    assert available_scores(alone) == ("attention", "single", "uniform", "random")
+    # Novelty is not for a class: it is not measured against the labels of instances.
+    old = replace(bare.instances, single_mean=None, single_std=None, novelty=np.ones(len(none)))
+    alone = PredictionTable((replace(bare, instances=old),), table.target)
     assert available_scores(alone) == ("attention", "uniform", "random")
 
 

@@ -108,6 +108,7 @@ def test_measurements_are_the_scores_to_the_last_bit(tmp_path):
     expected = {
         "attention_mean": scores.attention_mean,
         "attention_std": scores.attention_std,
+        "novelty": scores.novelty,
         "prototype_similarity": similarity,
         "prototype": np.where(prototypes < 0, np.nan, prototypes),
         "instance_label": np.where(scores.instance_labels < 0, np.nan, scores.instance_labels),
@@ -118,6 +119,9 @@ def test_measurements_are_the_scores_to_the_last_bit(tmp_path):
         with np.errstate(invalid="ignore"):
             expected[f"margin_{name}"] = scores.score("evidence", index)
         expected[f"margin_{name}_std"] = scores.score_std("evidence", index)
+        expected[f"single_{name}"] = scores.single_mean[:, index]
+        expected[f"single_{name}_std"] = scores.single_std[:, index]
+        expected[f"single_probability_{name}"] = scores.single_prob[:, index]
     assert set().union(*(f["properties"]["measurements"] for f in features)) == set(expected)
     for name, values in expected.items():
         written = [feature["properties"]["measurements"].get(name) for feature in features]
@@ -251,7 +255,7 @@ def test_attention_is_scaled_from_lowest_to_highest(tmp_path):
     write_tiatoolbox_overlay(tmp_path / "a.geojson", "a", scores, CLASSES)
     found = annotations(tmp_path / "a.geojson")
     assert {properties["type"] for _, properties in found} == {"patch"}
-    for name in ("attention_mean", "attention_std"):
+    for name in ("attention_mean", "attention_std", "novelty"):
         values = getattr(scores, name).astype(float)
         low, high = np.nanmin(values), np.nanmax(values)
         for value, (_, properties) in zip(values, found, strict=True):

@@ -41,6 +41,7 @@ def test_pandas_reads_the_same_numbers_again(tmp_path, suffix):
     floats = {
         "attention_mean": scores.attention_mean,
         "attention_std": scores.attention_std,
+        "novelty": scores.novelty,
         "prototype_similarity": SIMILARITY,
     }
     for index, name in enumerate(CLASSES):
@@ -49,6 +50,9 @@ def test_pandas_reads_the_same_numbers_again(tmp_path, suffix):
         with np.errstate(invalid="ignore"):
             floats[f"margin_{name}"] = scores.score("evidence", index)
         floats[f"margin_{name}_std"] = scores.score_std("evidence", index)
+        floats[f"single_{name}"] = scores.single_mean[:, index]
+        floats[f"single_{name}_std"] = scores.single_std[:, index]
+        floats[f"single_probability_{name}"] = scores.single_prob[:, index]
     for name, values in floats.items():
         assert np.array_equal(table[name].to_numpy().astype(values.dtype), values, equal_nan=True)
     for name, values in (("instance_label", scores.instance_labels), ("prototype", PROTOTYPES)):

@@ -97,11 +97,38 @@ def test_what_the_model_does_not_give_has_no_panel(tmp_path):
     assert (tmp_path / "one.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("deviation", [0.0, 0.3])
+def test_a_patch_alone_and_novelty_have_panels(deviation):
+    rng = np.random.default_rng(3)
+    scores = replace(
+        grid_scores(deviation=deviation),
+        single_mean=rng.normal(size=(24, 3)),
+        single_std=deviation * rng.random((24, 3)),
+        novelty=rng.random(24),
+    )
+    figure = attention_map_figure(scores, "slide", 2, "tumour")
+    found = panels(figure)
+    spreads = {"Attention, posterior sd", "Evidence, posterior sd", "Patch alone, posterior sd"}
+    assert spreads & set(found) == (spreads if deviation else set())
+    single = map_of(found["tumour, patch alone"])
+    np.testing.assert_allclose(values_at(single, scores), scores.single_mean[:, 2], rtol=1e-5)
+    assert single.get_clim()[0] == -single.get_clim()[1]
+    novelty = map_of(found["Unlike the training patches"])
+    np.testing.assert_allclose(values_at(novelty, scores), scores.novelty, rtol=1e-5)
+    assert novelty.get_clim()[0] == 0
+    assert "holds this patch only" in words(figure)
+
+
 def test_limits_that_slides_share_are_taken_and_said():
     limits = MapLimits(5.0, 2.0, 0.5, 0.25)
     figure = attention_map_figure(grid_scores(), "slide", 1, "tumour", limits=limits)
-    ends = [map_of(axes).get_clim()[1] for axes in panels(figure).values()]
-    assert ends == [5.0, 2.0, 0.5, 0.25]
+    ends = {title: map_of(axes).get_clim()[1] for title, axes in panels(figure).items()}
+    assert ends == {
+        "Attention, posterior mean": 5.0,
+        "Attention, posterior sd": 2.0,
+        "Evidence for tumour": 0.5,
+        "Evidence, posterior sd": 0.25,
+    }
     assert "the same on every slide" in words(figure)
     own = attention_map_figure(grid_scores(), "slide", 1, "tumour")
     assert "those of this slide" in words(own)

@@ -37,10 +37,10 @@ def test_a_colour_means_the_same_on_every_map(tmp_path, drawn):
     assert {predicted for predicted, _, _ in drawn} == {"normal", "tumour"}
     assert {shown for _, *shown in map(tuple, drawn) for shown in [tuple(shown)]} == {(1, "tumour")}
     texts = [block.text for block in section.blocks if isinstance(block, Prose)]
-    assert "Evidence is for “tumour” on every map, whatever the prediction." in texts
+    assert "Signed maps are for “tumour”, whatever the prediction." in texts
     alts = [b.image.alt for b in section.blocks if isinstance(b, SlideCard) and b.image]
     assert alts
-    assert all("evidence for tumour" in alt for alt in alts)
+    assert all("scores of the patches for tumour" in alt for alt in alts)
 
 
 def test_a_class_without_a_right_slide_is_said(tmp_path):

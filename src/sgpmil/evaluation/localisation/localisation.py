@@ -45,7 +45,7 @@ class LocalisationRow:
 
     Args:
         fold: Name of the fold.
-        score: The model's attention or evidence, or the uniform or random baseline.
+        score: A score that the model gives, or the uniform or random baseline.
         scope: Instances that were evaluated together (see `Scope`).
         auc: Area under the ROC curve.
         ap: Average precision; that of `uniform` is the share of positive instances.

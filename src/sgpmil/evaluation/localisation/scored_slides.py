@@ -4,12 +4,12 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import CLASS_SCORES, InstanceScores, Prediction, ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.shapes import Bool, Float, Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
@@ -17,8 +17,9 @@ from sgpmil.slides.annotations.mask import AnnotationMask
 from sgpmil.slides.annotations.patch_labels import patch_labels
 from sgpmil.slides.annotations.regions import Annotations
 
-ScoreName = Literal["attention", "evidence", "uniform", "random"]
-"""`uniform` (1/N each) and `random` are baselines, which do not depend on the slide."""
+Baseline = Literal["uniform", "random"]
+"""Scores that do not depend on the slide: 1/N each, and random numbers."""
+ScoreName = ScoreKind | Baseline
 
 Scope = Literal["per_slide", "pooled", "pooled_raw"]
 """`per_slide`: each positive slide by itself, then the mean over slides. `pooled`: the instances
@@ -102,13 +103,9 @@ def positive_classes_of(
 
 def available_scores(table: PredictionTable) -> tuple[ScoreName, ...]:
     """List the scores to evaluate: the model's own and the two baselines."""
-    found = [p.instances for p in table.predictions if p.instances is not None]
-    has_evidence = any(scores.evidence_mean is not None for scores in found)
-    return (
-        ("attention", "evidence", "uniform", "random")
-        if has_evidence
-        else ("attention", "uniform", "random")
-    )
+    found = {kind for p in table.predictions if p.instances for kind in p.instances.kinds}
+    own = (kind for kind in CLASS_SCORES if kind in found or kind == "attention")
+    return (*own, *get_args(Baseline))
 
 
 def scored_slides(
@@ -120,8 +117,8 @@ def scored_slides(
 ) -> tuple[ScoredSlide, ...]:
     """Collect the instances whose label is known.
 
-    The evidence of a positive slide is that for its own class; that of a negative slide is for
-    the positive class that it is given the largest probability of. `random` depends on the seed
+    Scores of a class are, in a positive slide, those for its own class; in a negative slide, those
+    for the positive class that it is given the largest probability of. `random` depends on the seed
     and the name of the slide alone.
 
     Args:
@@ -188,7 +185,7 @@ def instance_values(
 
     Args:
         prediction: The slide.
-        score: Name of the score; see `scored_slides` for the class that evidence is for.
+        score: Name of the score; see `scored_slides` for the class that it is for.
         positive_classes: Classes whose slides hold positive instances.
         seed: Seed of `random`.
 
@@ -200,7 +197,7 @@ def instance_values(
         PredictionError: A score is not a finite number.
     """
     scores = prediction.instances
-    if scores is None or (score == "evidence" and scores.evidence_mean is None):
+    if scores is None or not (score in scores.kinds or score in get_args(Baseline)):
         return None
     num = scores.num_instances
     if score == "uniform":

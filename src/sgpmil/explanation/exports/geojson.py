@@ -223,6 +223,9 @@ def write_tiatoolbox_overlay(
       (see `scaled`). Where a model's attention lies between 0 and 1, ``attention_mean`` itself
       can be coloured, and compared between slides.
     - ``margin_<class>_scaled``: $\frac12 + m_k / (2 \max_j |m_j|)$, so that 1/2 is no evidence.
+    - ``novelty_scaled``: from the slide's lowest to its highest.
+
+    ``single_probability_<class>`` lies between 0 and 1 already.
 
     The ``type`` is the patch's prototype ("prototype 7"), or "patch".
 
@@ -246,7 +249,9 @@ def write_tiatoolbox_overlay(
     if prototypes is not None:
         types = [f"prototype {p}" if p >= 0 else "patch" for p in prototypes.tolist()]
     table = table.drop_columns(list(PLACE_COLUMNS)).add_column(0, "type", pa.array(types))
-    for name in ("attention_mean", "attention_std"):
+    for name in ("attention_mean", "attention_std", "novelty"):
+        if name not in table.column_names:
+            continue
         values = table[name].to_numpy()
         table = table.append_column(f"{name}_scaled", pa.array(scaled(_known(values), "minmax")))
     if scores.evidence_mean is not None:

@@ -39,6 +39,11 @@ def patch_table(
     ``margin_<class>``, ``…_std``             that share less the mean of the other classes'
                                               (see `InstanceScores.score`): what the evidence
                                               map shows
+    ``single_<class>``, ``…_std``             log-odds that the model gives the class for a bag
+                                              of the patch alone
+    ``single_probability_<class>``            probability of the class for such a bag
+    ``novelty``                               how unlike the training patches it is; 1 is the
+                                              level that 1 % of them exceed
     ``instance_label``                        its class, where known
     ``prototype``, ``prototype_similarity``   the inducing point that is most like it
     ========================================  ==================================================
@@ -69,8 +74,10 @@ def patch_table(
         ("attention_mean", _numbers(scores.attention_mean)),
         ("attention_std", _numbers(scores.attention_std)),
     ]
+    for array in (scores.evidence_mean, scores.single_mean):
+        if array is not None:
+            _check_classes(class_names, array.shape[1])
     if scores.evidence_mean is not None and scores.evidence_std is not None:
-        _check_classes(class_names, scores.evidence_mean.shape[1])
         for index, name in enumerate(class_names):
             columns += [
                 (f"evidence_{name}", _numbers(scores.evidence_mean[:, index])),
@@ -84,6 +91,15 @@ def patch_table(
                 (f"margin_{name}", _numbers(margin)),
                 (f"margin_{name}_std", _numbers(margin_std)),
             ]
+    if "single" in scores.kinds:
+        for index, name in enumerate(class_names):
+            columns += [
+                (f"single_{name}", _numbers(scores.score("single", index))),
+                (f"single_{name}_std", _numbers(scores.score_std("single", index))),
+                (f"single_probability_{name}", _numbers(scores.single_probability(index))),
+            ]
+    if scores.novelty is not None:
+        columns.append(("novelty", _numbers(scores.novelty)))
     columns += _whole_numbers("instance_label", scores.instance_labels, num)
     columns += _whole_numbers("prototype", prototypes, num)
     if similarity is not None:
@@ -168,7 +184,7 @@ def _check_length(name: str, length: int, num: int) -> None:
 def _check_classes(class_names: Sequence[str], num_classes: int) -> None:
     if len(class_names) != num_classes:
         raise ExplanationError(
-            f"Expected the names of {num_classes} classes, of which there is evidence, but got "
+            f"Expected the names of {num_classes} classes, of which there are scores, but got "
             f"{len(class_names)}. Take the names from the same run."
         )
 

@@ -1,4 +1,4 @@
-"""Figures of a slide's maps: attention and evidence with their deviations; several models."""
+"""Figures of a slide's maps: its scores with their deviations; several models."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -44,6 +44,9 @@ _COLOURS: dict[LayerKind, str] = {
     "attention_std": "Blues",
     "evidence": "PuOr_r",
     "evidence_std": "Blues",
+    "single": "PuOr_r",
+    "single_std": "Blues",
+    "novelty": "Greens",
 }
 _MOST_PIXELS = 1_000_000
 """Pixels of a map in a figure: more than the figure itself has there."""
@@ -82,16 +85,16 @@ def attention_map_figure(
     marks: Sequence[PatchMark] | None = None,
     look: MapLook | None = None,
 ) -> Figure:
-    """Draw the slide, the attention and the evidence with their standard deviations.
+    """Draw the slide and the scores of its patches with their standard deviations.
 
     Each map lies over the pale slide, or on a grey canvas where there is no slide. A
-    deterministic model has no deviations, and not every model gives evidence: these panels are
-    then left out.
+    deterministic model has no deviations, and not every model gives every score: these panels
+    are then left out.
 
     Args:
         scores: Scores of the instances, with coordinates.
         title: Title of the figure.
-        class_index: Class that the evidence is for.
+        class_index: Class that evidence and single are for.
         class_name: Name of that class.
         picture: The slide, the experts' outlines, and the resolution.
         scale: Scale of the scores; `rank` and `minmax` are relative to the slide.
@@ -129,12 +132,14 @@ def attention_map_figure(
         draw_marks(axes, view, marks or (), look.text)
     for row, found in enumerate(rows):
         for column, layer in enumerate(found):
+            if layer is None:
+                continue
             axes = figure.add_subplot(grid[row, column + has_first])
             draw.layer(axes, layer)
             if not has_first and row == column == 0:
                 draw_scale_bar(axes, view, picture.mpp, coords)
     if look.has_words:
-        note = _scale_note(scale, limits is not None, scores.evidence_mean is not None)
+        note = _scale_note(scale, limits is not None, scores)
         _write_words(figure, title, scores.num_instances, note)
     return figure
 
@@ -235,13 +240,23 @@ def model_row_figure(
     return figure
 
 
-def _rows(layers: Sequence[MapLayer]) -> list[list[MapLayer]]:
-    """Lay out scores in rows with their deviations; those of a deterministic model in one row."""
-    attention = [layer for layer in layers if layer.kind.startswith("attention")]
-    evidence = [layer for layer in layers if layer.kind.startswith("evidence")]
-    if len(attention) == 1 or not evidence:
-        return [[*attention, *evidence]]
-    return [attention, evidence]
+def _rows(layers: Sequence[MapLayer]) -> list[list[MapLayer | None]]:
+    """Lay out scores in a row, and their deviations beneath them; None leaves a place empty.
+
+    Novelty has no deviation: it stands in the first place that is empty.
+    """
+    spreads = {layer.kind.removesuffix("_std"): layer for layer in layers if "_std" in layer.kind}
+    scores = [layer for layer in layers if "_std" not in layer.kind]
+    if not spreads:
+        return [[*scores]]
+    top: list[MapLayer | None] = [layer for layer in scores if layer.kind != "novelty"]
+    bottom = [spreads.get(layer.kind) for layer in scores if layer.kind != "novelty"]
+    for layer in scores:
+        if layer.kind == "novelty" and None in bottom:
+            bottom[bottom.index(None)] = layer
+        elif layer.kind == "novelty":
+            top.append(layer)
+    return [top, bottom]
 
 
 def _figure_size(view: View, columns: float, rows: int, look: MapLook) -> tuple[float, float]:
@@ -262,13 +277,15 @@ def _panel_size(view: View) -> tuple[float, float]:
     return width, float(np.clip(width * ratio, 1.0, 5.5))
 
 
-def _scale_note(scale: ScaleKind, is_shared: bool, has_evidence: bool) -> str:
+def _scale_note(scale: ScaleKind, is_shared: bool, scores: InstanceScores) -> str:
     if scale != "absolute":
         return "Colours are relative to this slide: do not compare them with other slides."
     whose = "are the same on every slide of the run" if is_shared else "are those of this slide"
     text = f"Limits of the colours {whose}; the highest 0.5 % of the scores share the end."
-    if has_evidence:
+    if "evidence" in scores.kinds:
         text += " The mean of evidence × N over the patches is the slide's logit margin, less bias."
+    if "single" in scores.kinds:
+        text += " Patch alone: what the model would say of a slide that holds this patch only."
     return text
 
 

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from sgpmil.errors import ExplanationError, PredictionError
-from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
+from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind
 from sgpmil.explanation.map_layers import attention_values
 from sgpmil.explanation.maps import patch_side, placed_coords, score_map
@@ -39,6 +39,7 @@ _TEXT_INCHES = 0.36
 _FRAMES: dict[KeyPatchKind, str] = {
     "attention": COLOURS[1],
     "evidence": COLOURS[0],
+    "single": COLOURS[2],
     "against": COLOURS[6],
     "unsure": COLOURS[3],
 }
@@ -104,6 +105,7 @@ def _title(kind: KeyPatchKind, class_name: str) -> str:
     return {
         "attention": "Highest attention",
         "evidence": f"Most evidence for {class_name}   (share in the logit)",
+        "single": f"Most like {class_name} when seen alone   (probability, log-odds)",
         "against": f"Most evidence against {class_name}   (share in the logit)",
         "unsure": "High attention, but unsure   (largest sd ÷ mean in the top tenth)",
     }[kind]
@@ -166,6 +168,9 @@ def _numbers(patch: KeyPatch, factor: float) -> str:
     """Write the score that the patch was chosen for."""
     if patch.kind in ("evidence", "against") and patch.evidence is not None:
         return _number_text(patch.evidence, patch.evidence_std or 0.0, "+")
+    if patch.kind == "single" and patch.single is not None:
+        log_odds = _number_text(patch.single, patch.single_std or 0.0, "+")
+        return f"p = {patch.single_probability:.3f}\n{log_odds}"
     text = _number_text(factor * patch.attention, factor * patch.attention_std)
     if patch.kind == "unsure":
         text += f"\nsd ÷ mean {patch.variation:.2f}"
@@ -274,7 +279,7 @@ def attention_figure(panels: Sequence[AttentionPanel], max_instances: int = 24) 
 
 def _draw_panel(axes: Axes, panel: AttentionPanel, shown: int, columns: int) -> None:
     scores = panel.scores
-    kind: ScoreKind = "attention" if scores.evidence_mean is None else "evidence"
+    kind = scores.best_kind
     values = scores.score(kind, panel.class_index)
     spread = scores.score_std(kind, panel.class_index)
     order = np.argsort(-values, kind="stable")[:shown]
@@ -283,7 +288,7 @@ def _draw_panel(axes: Axes, panel: AttentionPanel, shown: int, columns: int) -> 
     white = float(panel.images.max()) or 1.0  # of grey pictures; matplotlib leaves RGB as it is
     marked = _is_marked(scores)
     unit = _unit(values)
-    sign = "+" if kind == "evidence" else ""
+    sign = "" if kind == "attention" else "+"
     for position, instance in enumerate(order):
         x, y = position % columns * _PITCH_X, position // columns * _PITCH_Y
         axes.imshow(
@@ -306,7 +311,7 @@ def _draw_panel(axes: Axes, panel: AttentionPanel, shown: int, columns: int) -> 
     axes.set_axis_off()
     axes.set_anchor("NW")
     more = f", {shown} of {scores.num_instances} shown" if shown < scores.num_instances else ""
-    what = f"evidence for class {panel.class_index}" if kind == "evidence" else "attention"
+    what = kind if kind == "attention" else f"{kind} for class {panel.class_index}"
     scale = "" if unit == 1 else f" × {1 / unit:.0e}".replace("e+0", "e")
     title = f"{panel.title} (n = {scores.num_instances}, by {what}{scale}{more})"
     axes.set_title(plain_words(title), fontsize=LABEL_SIZE, loc="left", color="black")

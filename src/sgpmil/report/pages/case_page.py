@@ -34,6 +34,7 @@ MARK_COLOURS: dict[Role, str] = {"for": "#b35806", "against": "#542788", "unsure
 _ROLES: dict[KeyPatchKind, Role] = {
     "attention": "for",
     "evidence": "for",
+    "single": "for",
     "against": "against",
     "unsure": "unsure",
 }
@@ -42,6 +43,9 @@ _TITLES: dict[LayerKind, str] = {
     "attention_std": "Uncertainty of that (sd)",
     "evidence": "For (+) and against (−)",
     "evidence_std": "Uncertainty of that (sd)",
+    "single": "The patch alone (log-odds)",
+    "single_std": "Uncertainty of that (sd)",
+    "novelty": "Unlike the training patches",
 }
 _LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=False)
 
@@ -104,7 +108,7 @@ def case_page(case: CaseReport) -> CasePage:
     if case.no_maps:
         maps: Block = Prose(case.no_maps, "note")
     else:
-        alt = f"Maps of {case.slide_id}: attention and evidence with their deviations."
+        alt = f"Maps of {case.slide_id}: scores of the patches with their deviations."
         image = photo_image(case_map_figure(case), alt, dpi=190)
         maps = Pictures((image,), (_legend(case),))
     tiles = (_tiles(case, kind, patches) for kind, patches in case.patches.items())
@@ -156,20 +160,30 @@ def _legend(case: CaseReport) -> str:
         text += f"Black outline: {case.picture.outlined}, drawn by experts. "
     if attention_values(case.slide.scores)[1]:
         text += "Attention: 1 is the average patch. "
-    if case.slide.scores.evidence_mean is not None:
+    kinds = case.slide.scores.kinds
+    if "evidence" in kinds or "single" in kinds:
         text += f"Orange speaks for “{case.predicted}”, purple against it. "
+    if "single" in kinds:
+        text += "The patch alone: a slide with this patch only; 0 is 50 %, 2.2 is 90 %. "
+    if "novelty" in kinds:
+        text += "Novelty above 1: fewer than 1 % of the training patches are as unusual. "
     return text + "Colours are scaled to this slide."
 
 
 def _tiles(case: CaseReport, kind: KeyPatchKind, patches: tuple[KeyPatch, ...]) -> Tiles:
+    has_evidence = "evidence" in case.slide.scores.kinds
     title, missing = {
         "attention": ("Highest attention (as on the map)", ""),
         "evidence": (
             f"Most evidence for “{case.predicted}” (as on the map)",
             f"No patch speaks for “{case.predicted}”.",
         ),
+        "single": (
+            f"Most like “{case.predicted}” when seen alone (as on the map)",
+            f"No patch alone speaks for “{case.predicted}”.",
+        ),
         "against": (
-            f"Most evidence against “{case.predicted}”",
+            f"{'Most evidence' if has_evidence else 'Alone, most'} against “{case.predicted}”",
             f"No patch speaks against “{case.predicted}”.",
         ),
         "unsure": (
@@ -192,6 +206,9 @@ def _score(case: CaseReport, patch: KeyPatch) -> str:
     scores = case.slide.scores
     if patch.kind == "unsure":
         return _with_spread(patch.variation, 0.0)
+    if patch.evidence is None and patch.single is not None:
+        text = _with_spread(patch.single, patch.single_std or 0.0)
+        return f"+{text}" if patch.single > 0 else text
     if patch.evidence is None:
         factor = scores.num_instances if attention_values(scores)[1] else 1
         return _with_spread(factor * patch.attention, factor * patch.attention_std)

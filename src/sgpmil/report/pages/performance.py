@@ -8,6 +8,7 @@ from sgpmil.evaluation.bootstrap import Intervals
 from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, LesionRow
 from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, LocalisationRow
 from sgpmil.evaluation.metrics import SLIDE_METRICS
+from sgpmil.evaluation.prediction import CLASS_SCORES, listed_scores
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import UncertaintyRow, pooled_table
 from sgpmil.report.figures.curves import (
@@ -305,10 +306,11 @@ def localisation_section(assessment: Assessment | None) -> Section:
     )
     blocks: list[Block] = [
         Prose(
-            "How well attention and evidence rank positive patches above others, as means over "
-            "folds. “per slide” averages over positive slides with both kinds of patch; “pooled” "
-            "takes all patches together, those of negative slides included. Uniform and random "
-            "attention are baselines, which do not depend on the slide."
+            f"How well {listed_scores(CLASS_SCORES)} ranks positive patches above others, as means "
+            "over folds: where the model looked, a patch's share in the logit, and what the "
+            "model says of the patch alone. “per slide” averages over positive slides with both "
+            "kinds of patch; “pooled” takes all patches together, those of negative slides "
+            "included. Uniform and random scores are baselines, which do not depend on the slide."
         ),
         Table(
             (

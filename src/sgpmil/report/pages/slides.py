@@ -66,7 +66,7 @@ def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -
     if len(material.target.ranked) == 1:
         # One class for all, so that a colour means the same on every map.
         name = material.target.names[material.target.ranked[0]]
-        blocks.append(Prose(f"Evidence is for “{name}” on every map, whatever the prediction."))
+        blocks.append(Prose(f"Signed maps are for “{name}”, whatever the prediction."))
     above: dict[str, str] = {}
     for kind, (title, text) in _KINDS.items():
         slides: Sequence[ChosenSlide] = getattr(chosen, kind)
@@ -177,8 +177,8 @@ def _draw(explanation: Explanation, one: ChosenSlide) -> tuple[DataImage | None,
     except SgpmilError as error:
         return None, f"There is no map: {error}"
     alt = (
-        f"Maps of {slide.slide_id}: attention, its standard deviation and the evidence for "
-        f"{slide.class_name}, as far as the model gives them."
+        f"Maps of {slide.slide_id}: scores of the patches for {slide.class_name} and their "
+        "standard deviations, as far as the model gives them."
     )
     return photo_image(figure, alt), problem
 
