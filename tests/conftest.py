@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from sgpmil.torchvision_import import mend_torchvision
+from tests import shape_checks
 
-mend_torchvision()  # for tests that compare with torchmetrics, timm and torchvision
+shape_checks.limit_checks()  # before anything of the package is imported
 
 # Some virtual machines announce AMX and stop a process that uses it; read at the first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -18,6 +18,16 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # A busy machine is not a failure.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+def pytest_configure():
+    from sgpmil.torchvision_import import mend_torchvision
+
+    mend_torchvision()  # for tests that compare with torchmetrics, timm and torchvision
+
+
+def pytest_runtest_setup():
+    shape_checks.begin_test()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -25,6 +25,7 @@ from sgpmil.processes import (
     repeat_lost_interrupts,
     set_up_worker,
 )
+from tests.waiting import HANGS_S
 
 fcntl = pytest.importorskip("fcntl", reason="This system has no file locks")
 CHILD = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
@@ -105,7 +106,7 @@ def test_an_interrupt_that_a_finaliser_dropped_arrives_later():
 
     def finalise_and_wait():
         InterruptedFinaliser()
-        threading.Event().wait(60)
+        threading.Event().wait(HANGS_S)
 
     before = sys.unraisablehook
     with repeat_lost_interrupts(), pytest.raises(KeyboardInterrupt):

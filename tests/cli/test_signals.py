@@ -3,9 +3,10 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.waiting import HANGS_S, wait_until
 
 
 def hear_interrupts():
@@ -19,7 +20,7 @@ def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, num
     features, labels = slides
     run = tmp_path / "run"
     command = [sys.executable, "-m", "sgpmil", "train", "--features", features]
-    command += ["--labels", labels, "--run", run, "--epochs", "5000", *tiny]
+    command += ["--labels", labels, "--run", run, "--epochs", "100000", *tiny]
     with subprocess.Popen(
         [str(word) for word in command],
         stderr=subprocess.PIPE,
@@ -28,12 +29,9 @@ def test_a_stopped_training_says_so_and_how_to_go_on(slides, tiny, tmp_path, num
         preexec_fn=hear_interrupts,
     ) as process:
         curve = run / "fold-0" / "metrics.csv"
-        for _ in range(600):
-            if curve.exists() and len(curve.read_text().splitlines()) > 2:
-                break
-            time.sleep(0.1)
+        wait_until(lambda: curve.exists() and len(curve.read_text().splitlines()) > 2, process)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert "Interrupted. Continue with --resume." in err
     assert "Traceback" not in err

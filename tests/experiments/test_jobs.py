@@ -15,6 +15,7 @@ import torch
 
 from sgpmil.errors import RunFolderError, SettingsError
 from sgpmil.experiments.jobs import JobFile, StudyPlan, one_thread, read_result, run_all, unfinished
+from tests.waiting import HANGS_S, wait_until
 
 SETTINGS = {"model": "abmil", "training": {"epochs": 20, "betas": (0.9, 0.999)}, "data": "aa"}
 FILE = JobFile("colon", "abmil", "0", 1, SETTINGS)
@@ -132,7 +133,7 @@ class _Worker:
         (self.folder / str(job)).write_text(str(torch.get_num_threads()))
         if job == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        if job == "sleep":
+        if job.startswith("sleep"):
             time.sleep(600)
         if job == "full":
             raise OSError(28, "No space left on device", "x.json")
@@ -224,7 +225,7 @@ def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
         if __name__ == "__main__":
             run_all(
                 partial(_Worker, {str(tmp_path)!r}),
-                ["sleep", "sleep", "sleep"],
+                ["sleep 0", "sleep 1", "sleep 2"],
                 processes=2,
                 on_change=lambda jobs: None,
                 on_done=lambda job, result: None,
@@ -242,12 +243,12 @@ def test_processes_end_with_a_parent_that_is_stopped(tmp_path, end):
         preexec_fn=hear_interrupts,
     )
     try:
-        _wait_until(lambda: (tmp_path / "sleep").exists())
+        wait_until(lambda: len(list(tmp_path.glob("sleep *"))) == 2)
         children = _children(parent.pid)
         assert len(children) >= 2
         parent.send_signal(end)
-        parent.wait(timeout=30)
-        _wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+        parent.wait(timeout=HANGS_S)
+        wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     finally:
         parent.kill()
         parent.wait()
@@ -268,10 +269,3 @@ def _children(pid):
         if int(fields[1]) == pid:
             found.append(int(stat.parent.name))
     return found
-
-
-def _wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)

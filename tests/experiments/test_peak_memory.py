@@ -1,9 +1,8 @@
-import time
-
 import pytest
 import torch
 
 from sgpmil.experiments.peak_memory import PeakMemory
+from tests.waiting import wait_until
 
 _CPU = torch.device("cpu")
 
@@ -12,7 +11,7 @@ def test_freed_memory_counts_and_memory_from_before_does_not():
     before = torch.ones(2**25)  # 128 MiB
     with PeakMemory(_CPU) as peak:
         passing = torch.ones(2**24)
-        time.sleep(0.1)  # to be seen by the thread that looks
+        wait_until(lambda: peak._most - peak._before > 0.9 * 2**26)  # the thread has looked
         del passing
     if peak.bytes is None:
         pytest.skip("the system does not tell")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
 pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
 
 import openslide
+import tifffile
 
 from sgpmil.errors import MissingPartError, SettingsError, SlideError
 from sgpmil.phantoms import (
@@ -29,6 +29,7 @@ from sgpmil.phantoms import (
     write_phantoms,
 )
 from sgpmil.phantoms.folder import PhantomRecord, claim_folder
+from tests.waiting import HANGS_S, wait_until
 
 from .scenes import SMALL
 
@@ -238,11 +239,11 @@ from sgpmil.errors import SlideError
 from sgpmil.phantoms import PhantomSettings, write_phantoms
 
 if __name__ == "__main__":
-    folder, limit, workers, side = sys.argv[1], *map(int, sys.argv[2:])
+    folder, limit, workers, side, number = sys.argv[1], *map(int, sys.argv[2:])
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        write_phantoms(folder, 3, PhantomSettings(size=(side, side)), workers=workers)
+        write_phantoms(folder, number, PhantomSettings(size=(side, side)), workers=workers)
     except SlideError as error:
         print(error)
     except KeyboardInterrupt:
@@ -258,8 +259,9 @@ def script(tmp_path):
     def hear_interrupts():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def start(out, *, limit=0, workers=1, side=1024):
-        command = [sys.executable, str(path), str(out), str(limit), str(workers), str(side)]
+    def start(out, *, limit=0, workers=1, side=1024, number=3):
+        numbers = (limit, workers, side, number)
+        command = [sys.executable, str(path), str(out), *map(str, numbers)]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -276,39 +278,47 @@ def script(tmp_path):
 def test_a_full_disk_is_one_sentence(script, tmp_path, workers):
     # A limit on the size of files fails in the middle of a write, as a full disk does.
     with script(tmp_path / "out", limit=60_000, workers=workers) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANGS_S)
     assert out.startswith(f"Could not write phantoms to '{tmp_path / 'out'}': File too large.")
     assert len(out.splitlines()) == 1
     assert "Traceback" not in err
     assert not [name for name in files(tmp_path / "out") if name.startswith("slides")]
 
 
-def wait_for_half_a_slide(place):
-    for _ in range(1200):
-        if any(file.stat().st_size > 100_000 for file in place.rglob(".*.tmp")):
-            return
-        time.sleep(0.05)
-    raise AssertionError("no slide was begun")
+def is_half_a_slide(place):
+    try:
+        return any(file.stat().st_size > 100_000 for file in place.rglob(".*.tmp"))
+    except FileNotFoundError:  # it is whole now
+        return False
+
+
+def assert_none_is_half(out):
+    assert not list(out.rglob("*.tmp"))
+    # A slow test may see whole ones.
+    for path in out.rglob("*.tiff"):
+        with tifffile.TiffFile(path) as file:
+            assert len([page.asarray() for page in file.pages]) > 1
+
+
+MANY = {"workers": 2, "side": 3000, "number": 400}  # no machine is done before it is stopped
 
 
 def test_an_interruption_leaves_no_half_files(script, tmp_path):
     out = tmp_path / "out"
-    with script(out, workers=2, side=6000) as process:
-        wait_for_half_a_slide(out / "slides")
+    with script(out, **MANY) as process:
+        wait_until(lambda: is_half_a_slide(out / "slides"), process)
         os.killpg(process.pid, signal.SIGINT)
-        said, err = process.communicate(timeout=120)
+        said, err = process.communicate(timeout=HANGS_S)
     assert said == "interrupted\n"
     assert "Traceback" not in err
-    assert not list(out.rglob("*.tmp"))
-    assert not list(out.rglob("*.tiff"))
+    assert_none_is_half(out)
 
 
 def test_workers_end_with_a_killed_main_process(script, tmp_path):
     out = tmp_path / "out"
-    with script(out, workers=2, side=6000) as process:
-        wait_for_half_a_slide(out / "slides")
+    with script(out, **MANY) as process:
+        wait_until(lambda: is_half_a_slide(out / "slides"), process)
         process.kill()
         # The pipes close when the last worker is gone.
-        process.communicate(timeout=120)
-    assert not list(out.rglob("*.tmp"))
-    assert not list(out.rglob("*.tiff"))
+        process.communicate(timeout=HANGS_S)
+    assert_none_is_half(out)

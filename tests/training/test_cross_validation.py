@@ -29,10 +29,11 @@ from sgpmil.models.registry import build_model
 from sgpmil.processes import ProgressBar, progress_bars
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.run import Run, run_lock
-from sgpmil.training import cross_validation
+from sgpmil.training import cross_validation, turns
 from sgpmil.training.cross_validation import cross_validate, default_folds_at_once
 from sgpmil.training.engines import PlainEngine
 from sgpmil.training.fit import fit
+from tests.waiting import wait_until
 
 from .conftest import (
     TINY,
@@ -503,7 +504,7 @@ def test_folds_at_once_are_what_they_are_one_after_another(tmp_path):
 
 @pytest.mark.slow
 def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
-    whole = run_at_once(tmp_path / "whole", at_once=1, epochs=12)
+    whole = run_at_once(tmp_path / "whole", at_once=1, epochs=4)
     fit = cross_validation.fit_fold
     asked = []
 
@@ -515,17 +516,19 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
             if metrics["epoch"] == 1 and not asked:
                 asked.append(1)
                 os.kill(os.getpid(), signal.SIGINT)
+                queue = turns._here.worker._queue
+                wait_until(lambda: queue.is_stopped)  # no fold goes on before it is heard
 
         return fit(*args, **(values | {"on_epoch": on_epoch}))
 
     monkeypatch.setattr(cross_validation, "fit_fold", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_at_once(tmp_path / "stopped", at_once=3, epochs=12)
+        run_at_once(tmp_path / "stopped", at_once=3, epochs=4)
     monkeypatch.undo()
     kept = Run.open(tmp_path / "stopped")
     assert not any(kept.folds[fold].is_done for fold in kept.folds)
     assert [(kept.folds[f].path / "last.ckpt").exists() for f in kept.folds][:2] == [True, True]
-    same_runs(whole, run_at_once(tmp_path / "stopped", at_once=3, resume=True, epochs=12))
+    same_runs(whole, run_at_once(tmp_path / "stopped", at_once=3, resume=True, epochs=4))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import torch
 from sgpmil.gpu.recording import RandomNumbers
 from sgpmil.training.fabric import termination_interrupts
 from sgpmil.training.turns import _Turn, release_turn, take_turns, yield_turn
+from tests.waiting import HANGS_S
 
 CPU = torch.device("cpu")
 
@@ -32,9 +33,7 @@ def test_only_one_runs_and_turns_are_taken_in_the_order_of_waiting(names):
 
     def job(name):
         arrived.add(name)
-        for _ in range(10_000):  # a thread may be slow to start
-            if len(arrived) == len(names):
-                break
+        while len(arrived) < len(names):  # a thread may be slow to start
             yield_turn()
             time.sleep(0.001)
         for _ in range(6):
@@ -56,7 +55,7 @@ def test_who_passes_a_turn_on_is_queueing_when_the_next_has_it():
     class Queue(deque):
         def popleft(self):
             released = super().popleft()
-            return SimpleNamespace(release=lambda: (released.release(), has_seen.wait(10)))
+            return SimpleNamespace(release=lambda: (released.release(), has_seen.wait(HANGS_S)))
 
     def other():
         turn.take()
@@ -82,7 +81,7 @@ def test_no_more_run_at_once_than_asked():
     def job(number):
         under_way.add(number)
         with release_turn():
-            both.wait(10)
+            both.wait(HANGS_S)
         for _ in range(5):
             yield_turn()
             most.append(len(under_way))
@@ -118,7 +117,7 @@ def test_others_run_while_one_rests():
 
     def rests():
         with release_turn():
-            assert other_ran.wait(10)
+            assert other_ran.wait(HANGS_S)
 
     def runs():
         other_ran.set()
@@ -133,7 +132,7 @@ def test_an_error_ends_the_others_and_is_raised():
     def begin(name):
         begun.append(name)
         with release_turn():
-            both.wait(10)
+            both.wait(HANGS_S)
 
     def fails():
         begin("fails")
@@ -160,7 +159,7 @@ def test_who_asks_to_stop_is_heard(number):
     def job(signals):
         try:
             with release_turn():
-                both.wait(10)
+                both.wait(HANGS_S)
             if signals:
                 signal.raise_signal(number)
             while True:
@@ -176,23 +175,33 @@ def test_who_asks_to_stop_is_heard(number):
 
 def test_what_is_being_written_is_finished_before_it_stops():
     ended, told = [], []
+    is_writing, has_stopped, has_asked_again = (threading.Event() for _ in range(3))
 
     def writes():
         with release_turn():
-            time.sleep(0.8)
+            is_writing.set()
+            has_asked_again.wait(HANGS_S)
         ended.append("written")
 
     def asks():
         with release_turn():
-            time.sleep(0.1)
+            is_writing.wait(HANGS_S)
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+            has_stopped.wait(HANGS_S)
             os.kill(os.getpid(), signal.SIGINT)  # impatient
-        yield_turn()
+            has_asked_again.set()
+        end = time.monotonic() + HANGS_S
+        while time.monotonic() < end:  # the thread that waits stops all when it has heard
+            yield_turn()
+            time.sleep(0.001)
         ended.append("went on")
 
+    def on_stop():
+        told.append(1)
+        has_stopped.set()
+
     with pytest.raises(KeyboardInterrupt):
-        take_turns([writes, asks], 2, CPU, on_stop=lambda: told.append(1))
+        take_turns([writes, asks], 2, CPU, on_stop=on_stop)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ended == ["written"]
     assert told == [1]

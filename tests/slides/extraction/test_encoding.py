@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +30,7 @@ from sgpmil.slides.patches import ExtractionFolder, PatchSettings
 from tests.slides.extraction import cheap_encoders
 from tests.slides.extraction.cheap_encoders import Colours
 from tests.slides.extraction.drawn_files import TISSUE, write_folder, write_slide
+from tests.waiting import HANGS_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -290,10 +290,10 @@ def test_placing_alone_writes_no_embeddings(tmp_path):
     assert not list(folder.patches_folder.glob("features_*"))
 
 
-def command(slides, out, encoder="SlowColours"):
+def command(slides, out, encoder="SlowColours", **held):
     arguments = ["extract", slides, "--out", out, "--encoder", f"{ENCODERS}:{encoder}"]
     arguments += ["--batch-size", "4", "--workers", "2", "--patch-size", "128"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **held}
     return subprocess.Popen(
         [sys.executable, "-m", "sgpmil", *map(str, arguments)],
         env=environment,
@@ -305,71 +305,67 @@ def command(slides, out, encoder="SlowColours"):
     )
 
 
-def extract_whole(tmp_path, monkeypatch):
+def extract_whole(tmp_path, encoder):
     """What the command should write, in one go and with batches of another size."""
-    monkeypatch.setattr(cheap_encoders, "time", SimpleNamespace(sleep=lambda _: None))
     patches, out = PatchSettings(size=128), tmp_path / "whole"
     _, folder = extract(
-        tmp_path / "slides", out, "SlowColours", patches=patches, dtype="float16", num_workers=2
+        tmp_path / "slides", out, encoder, patches=patches, dtype="float16", num_workers=2
     )
     return contents(folder)
 
 
-def wait_for(condition, process):
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+def start_and_hold(tmp_path, folder, after):
+    """Start the command, and wait until it is in the middle of a slide."""
+    held_by, is_held = tmp_path / "held by", tmp_path / "held"
+    held_by.touch()
+    is_held.unlink(missing_ok=True)
+    held = {"HELD_BY": str(held_by), "HELD_AFTER": str(after), "HELD_IN": str(folder)}
+    process = command(tmp_path / "slides", tmp_path / "out", "HeldColours", **held)
+    wait_until(is_held.exists, process)
+    return process, held_by
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_in_the_middle_and_run_again_gives_the_same_bytes(tmp_path, monkeypatch, stop):
+def test_stopped_in_the_middle_and_run_again_gives_the_same_bytes(tmp_path, stop):
     write_folder(tmp_path / "slides")
-    whole = extract_whole(tmp_path, monkeypatch)
-    relative = Path("20x_128px_0px_overlap") / "features_SlowColours"
+    whole = extract_whole(tmp_path, "HeldColours")
+    folder = tmp_path / "out" / "20x_128px_0px_overlap" / "features_HeldColours"
     for after in (0, 1):
-        stopped = command(tmp_path / "slides", tmp_path / "out")
-        folder = tmp_path / "out" / relative
-        wait_for(
-            lambda folder=folder, after=after: (
-                len(list(folder.glob("slide*.h5"))) >= after
-                and any(path.stat().st_size for path in folder.glob(".*.tmp"))
-            ),
-            stopped,
-        )
+        stopped, _ = start_and_hold(tmp_path, folder, after)
         if stop == signal.SIGKILL:
             stopped.kill()
         else:
             os.killpg(stopped.pid, stop)
-        _, error = stopped.communicate(timeout=60)
+        _, error = stopped.communicate(timeout=HANGS_S)
         if stop == signal.SIGINT:
             assert stopped.returncode == 130, error
             assert "Interrupted" in error
             assert "Traceback" not in error
             assert not list(folder.glob(".*"))
-    again = command(tmp_path / "slides", tmp_path / "out")
-    _, error = again.communicate(timeout=120)
+    again = command(tmp_path / "slides", tmp_path / "out", "HeldColours")
+    _, error = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0, error
-    assert contents(tmp_path / "out" / relative) == whole
+    assert contents(folder) == whole
 
 
 def test_two_processes_share_a_folder(tmp_path, monkeypatch):
     write_folder(tmp_path / "slides", num_slides=5)
     both = [command(tmp_path / "slides", tmp_path / "out") for _ in range(2)]
-    printed = [process.communicate(timeout=120) for process in both]
+    printed = [process.communicate(timeout=HANGS_S) for process in both]
     # One may end while the other is still at work on the last slides, and says so.
     codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, 1]), printed
     assert (codes == [0, 1]) == any("Not complete:" in text for text, _ in printed)
     relative = Path("20x_128px_0px_overlap") / "features_SlowColours"
-    assert contents(tmp_path / "out" / relative) == extract_whole(tmp_path, monkeypatch)
+    monkeypatch.setattr(cheap_encoders, "time", SimpleNamespace(sleep=lambda _: None))
+    assert contents(tmp_path / "out" / relative) == extract_whole(tmp_path, "SlowColours")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the processes in /proc")
 def test_a_process_that_dies_costs_nothing(tmp_path):
     write_folder(tmp_path / "slides")
-    process = command(tmp_path / "slides", tmp_path / "out")
-    folder = tmp_path / "out" / "20x_128px_0px_overlap" / "features_SlowColours"
-    wait_for(lambda: any(folder.glob(".*.tmp")), process)
+    folder = tmp_path / "out" / "20x_128px_0px_overlap" / "features_HeldColours"
+    process, held_by = start_and_hold(tmp_path, folder, 0)
     threads = Path(f"/proc/{process.pid}/task").glob("*/children")
     children = [child for thread in threads for child in thread.read_text().split()]
     readers = [
@@ -378,7 +374,8 @@ def test_a_process_that_dies_costs_nothing(tmp_path):
         if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
     ]
     os.kill(readers[0], signal.SIGKILL)
-    printed, error = process.communicate(timeout=120)
+    held_by.unlink()
+    printed, error = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, error
     assert len(list(folder.glob("slide*.h5"))) == 3
     assert "failed" not in printed
