@@ -1,5 +1,6 @@
 """Predictions of one slide and of its instances."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast, runtime_checkable
@@ -303,6 +304,10 @@ class Prediction:
         expected_entropy: Mean entropy of the samples: the part that lies in the data.
         mutual_information: Their difference: the part that lies in the model.
         instances: Scores of the instances.
+        novel_share: Share of the instances that are more novel than all but one in a hundred
+            training instances; NaN where unknown.
+        novelty_p: p-value of the slide against the training slides: small where it is unlike
+            them; NaN where unknown.
     """
 
     slide_id: str
@@ -314,6 +319,8 @@ class Prediction:
     expected_entropy: float
     mutual_information: float
     instances: InstanceScores | None = None
+    novel_share: float = math.nan
+    novelty_p: float = math.nan
 
     @property
     def predicted_class(self) -> int:

@@ -38,6 +38,7 @@ def predict(
     device: torch.device | str | None = None,
     precision: str = "auto",
     prevalence: Prevalence | None = None,
+    novelty: bool = True,
     on_bag: Callable[[str], None] | None = None,
 ) -> PredictionTable:
     """Predict bags, labelled or not.
@@ -58,6 +59,7 @@ def predict(
         prevalence: Class shares among the bags, which the probabilities are for: ``training``,
             ``balanced``, the share of the second of two classes, or a share for each class; by
             default those that the model was trained to answer for.
+        novelty: Whether to compare slides with the training slides, where the model can.
         on_bag: Called with each slide's name when it is done.
 
     Raises:
@@ -80,6 +82,7 @@ def predict(
         device=device,
         precision=precision,
         prevalence=prevalence,
+        novelty=novelty,
         on_bag=on_bag,
     )
     return PredictionTable(tuple(found), target)
@@ -93,6 +96,7 @@ def iter_predictions(
     device: torch.device | str | None = None,
     precision: str = "auto",
     prevalence: Prevalence | None = None,
+    novelty: bool = True,
     on_bag: Callable[[str], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
@@ -110,7 +114,7 @@ def iter_predictions(
     ahead = 0 if weights.device.type == "cpu" else 1
     try:
         for group in _groups(bags, _most_instances(model, weights.device)):
-            running.append(_forward(model, group, bags, found, with_instances))
+            running.append(_forward(model, group, bags, found, with_instances, novelty))
             if len(running) > ahead:
                 yield from finished(running.pop(0))
     except Exception:
@@ -144,16 +148,23 @@ class _Running:
         output: The model's output.
         single: Logits of a bag of each instance alone; None where no scores of instances are
             wanted.
+        novelty: Novelty of each instance; None where the model cannot tell it.
     """
 
     bags: list[Bag]
     output: ModelOutput
     single: Float[torch.Tensor, "S T C"] | None
+    novelty: Float[torch.Tensor, " T"] | None
 
 
 @torch.no_grad()
 def _forward(
-    model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str, with_instances: bool
+    model: MILModel,
+    group: list[Bag],
+    bags: Iterable[Bag],
+    precision: str,
+    with_instances: bool,
+    novelty: bool,
 ) -> _Running:
     for bag in group:
         if bag.feature_dim != model.in_dim:
@@ -164,21 +175,29 @@ def _forward(
     device = next(model.parameters()).device
     is_plain = device.type == "cpu" or precision == "64" or model.recordable is not Recordable.STEPS
     with dense_arithmetic(precision, device), contextlib.ExitStack() as standardised:
+        novel = None
         if is_plain:
             batch = BagBatch.pack(group).to(device)
+            if novelty and model.novelty.is_fitted:
+                novel = model.novelty(batch.features)
         else:
-            batch = _standardised(model, group, bags, precision)
+            batch, matrix, starts = _on_device(group, bags, device)
+            if novelty and model.novelty.is_fitted:
+                novel = model.novelty.of_rows(matrix, starts, batch.segments)
+            # Standardised in the pass over the features that takes the rows.
+            dtype = features_dtype(model, precision)
+            features = model.standardise.take(matrix, starts, batch.segments, dtype)
+            batch = replace(batch, features=features)
             standardised.enter_context(model.standardise.done_before())
         output = model(batch)
         single = model.single_logits(batch, output) if with_instances else None
-    return _Running(group, output, single)
+    return _Running(group, output, single, novel)
 
 
-def _standardised(
-    model: MILModel, group: list[Bag], bags: Iterable[Bag], precision: str
-) -> BagBatch:
-    """Pack bags on a GPU, and standardise them in the same pass over their features."""
-    device = next(model.parameters()).device
+def _on_device(
+    group: list[Bag], bags: Iterable[Bag], device: torch.device
+) -> tuple[BagBatch, torch.Tensor, torch.Tensor]:
+    """Pack bags on a GPU; return with them a matrix, and the first row of each bag in it."""
     source = bags.source if isinstance(bags, BagDataset) else None
     if isinstance(source, DeviceSource) and source.matrix.device == device:
         # They are there: no more is made of them than what their rows are taken into.
@@ -187,11 +206,8 @@ def _standardised(
     else:
         batch = BagBatch.pack(group).to(device)
         matrix, starts = batch.features, batch.offsets[:-1]
-    segments = batch.segments
-    starts = starts.to(device, non_blocking=True)
-    dtype = features_dtype(model, precision)
-    features = model.standardise.take(matrix, starts, segments, dtype)
-    return replace(batch, features=features, bounds=segments.bounds)
+    batch = replace(batch, bounds=batch.segments.bounds)
+    return batch, matrix, starts.to(device, non_blocking=True)
 
 
 def _finished(
@@ -204,11 +220,23 @@ def _finished(
     probs = probabilities(target, model.corrected(output.logits, prevalence)).cpu().numpy()
     scores = None
     if running.single is not None:
-        scores = _scores(output, model.corrected(running.single, prevalence), target, group)
-    for prediction in Prediction.from_batch(group, probs, scores):
+        single = model.corrected(running.single, prevalence)
+        scores = _scores(replace(running, single=single), target)
+    found = Prediction.from_batch(group, probs, scores)
+    if running.novelty is not None:
+        slides = model.novelty.of_slides(running.novelty, torch.tensor(_bounds(group)))
+        found = [
+            replace(prediction, novel_share=slide.share, novelty_p=slide.p_value)
+            for prediction, slide in zip(found, slides, strict=True)
+        ]
+    for prediction in found:
         yield prediction
         if on_bag is not None:
             on_bag(prediction.slide_id)
+
+
+def _bounds(group: list[Bag]) -> list[int]:
+    return [0, *itertools.accumulate(bag.num_instances for bag in group)]
 
 
 def _groups(bags: Iterable[Bag], max_instances: int) -> Iterator[list[Bag]]:
@@ -224,20 +252,16 @@ def _groups(bags: Iterable[Bag], max_instances: int) -> Iterator[list[Bag]]:
         yield group
 
 
-def _scores(
-    output: ModelOutput,
-    single: Float[torch.Tensor, "S T C"],
-    target: Target,
-    group: list[Bag],
-) -> list[InstanceScores]:
-    bounds = [0, *itertools.accumulate(bag.num_instances for bag in group)]
+def _scores(running: _Running, target: Target) -> list[InstanceScores]:
+    output, group, single = running.output, running.bags, running.single
     values = {
         "attention_mean": output.score,
         "attention_std": output.score_std,
         "evidence_mean": output.evidence,
         "evidence_std": output.evidence_std,
         "margin_std": output.margin_std,
-        **_single_scores(single, target),
+        **({} if single is None else _single_scores(single, target)),
+        "novelty": running.novelty,
     }
     arrays = {name: _array(value) for name, value in values.items() if value is not None}
     return [
@@ -247,7 +271,7 @@ def _scores(
             patch_size=bag.patch_size,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
         )
-        for bag, (start, end) in zip(group, itertools.pairwise(bounds), strict=True)
+        for bag, (start, end) in zip(group, itertools.pairwise(_bounds(group)), strict=True)
     ]
 
 

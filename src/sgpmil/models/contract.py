@@ -15,6 +15,7 @@ from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
 from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
+from sgpmil.models.novelty import Novelty
 from sgpmil.models.prevalence import ClassShares, Prevalence, prior_shift
 from sgpmil.shapes import Float, Int
 
@@ -231,6 +232,7 @@ class MILModel(nn.Module, ABC):
         self.target = ClassTarget.numbered(num_outputs)
         self.settings = settings
         self.standardise = Standardise(in_dim)
+        self.novelty = Novelty()
         self.encoder, self.feature_dim = build_encoder(settings.encoder, in_dim)
 
     @property

@@ -49,6 +49,8 @@ TABLE = "predictions.parquet"
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
 _MEASURES = ("entropy", "expected_entropy", "mutual_information")
+_NOVELTY = ("novel_share", "novelty_p")
+"""Columns of tables whose model can tell novelty."""
 _PATIENT = ("case_id", "PATIENT", "patient")
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
@@ -59,7 +61,8 @@ def write_predictions(
     """Write predictions as parquet, a row a slide.
 
     Columns: ``slide_id, case_id, label, p_0 … p_{C-1}, std_0 … std_{C-1}, entropy,
-    expected_entropy, mutual_information``; the names of the classes are in the file's metadata.
+    expected_entropy, mutual_information``, and ``novel_share, novelty_p`` where the model can tell
+    them; the names of the classes are in the file's metadata.
     Decisions add ``prediction_set``, the names of the classes joined by ``|``, and ``defer``, yes
     or no. Scores of instances are not written (see `write_instance_scores`).
 
@@ -84,7 +87,7 @@ def write_predictions(
         columns[f"p_{c}"] = pa.array(table.probs[:, c], double)
     for c in range(table.target.num_outputs):
         columns[f"std_{c}"] = pa.array(table.std[:, c], double)
-    for name in _MEASURES:
+    for name in _measures(table):
         columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
     for name, values in _decision_columns(table, decisions).items():
         columns[name] = pa.array(values, pa.string())
@@ -108,12 +111,13 @@ def write_predictions_csv(
         PredictionError: The decisions are on other slides.
     """
     columns, decided = range(table.target.num_outputs), _decision_columns(table, decisions)
+    measures = _measures(table)
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *_MEASURES)
+        names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *measures)
         writer.writerow(["slide_id", "case_id", "label", "predicted", *names, *decided])
         for row, p in enumerate(table.predictions):
-            numbers = (*p.probs, *p.std, *(getattr(p, name) for name in _MEASURES))
+            numbers = (*p.probs, *p.std, *(getattr(p, name) for name in measures))
             label = "" if p.label is None else p.label
             name = table.target.decode(p.predicted_class)
             cells = ("" if math.isnan(number) else f"{number:.6f}" for number in numbers)
@@ -151,6 +155,11 @@ def require_file(file: Path, what: str) -> None:
         raise PredictionError(
             f"Expected a file of {what} at '{file}', but there is none. Check the path."
         )
+
+
+def _measures(table: PredictionTable) -> tuple[str, ...]:
+    known = any(not math.isnan(p.novelty_p) for p in table.predictions)
+    return (*_MEASURES, *_NOVELTY) if known else _MEASURES
 
 
 def _decision_columns(
@@ -231,7 +240,7 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
     patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
     patients = ["" if patient in _BLANK else patient for patient in patients]
     labels = _labels(columns, roles, where)
-    groups = (roles.probs, roles.stds, _MEASURES)
+    groups = (roles.probs, roles.stds, (*_MEASURES, *_NOVELTY))
     probs, std, measures = (
         np.stack([_numbers(columns, name, len(slide_ids), where) for name in names], axis=1)
         for names in groups
@@ -249,6 +258,8 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
                 entropy=float(measures[i, 0]),
                 expected_entropy=float(measures[i, 1]),
                 mutual_information=float(measures[i, 2]),
+                novel_share=float(measures[i, 3]),
+                novelty_p=float(measures[i, 4]),
             )
             for i in range(len(slide_ids))
         ),

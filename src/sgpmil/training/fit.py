@@ -140,6 +140,8 @@ def fit_fold(
     with deterministic():
         sample = _sample(train, settings.seed).to(device)
         network.to(device).initialise(sample, seed=settings.seed)
+        # Before training, which leaves it as it is: the sample is at hand.
+        network.novelty.fit(sample, cases=train.case_ids, seed=settings.seed)
         if device.type == "cuda":  # folds side by side have a cache each, of which this is the most
             del sample
             torch.cuda.empty_cache()
