@@ -83,9 +83,9 @@ def plain_epochs(steps, bags, device="cpu", dtype=torch.float32):
             _, loss = steps.forward(batch.to(device, dtype=dtype))
             steps.backward(loss)
             losses.append(loss.total.detach())
-            done = number + 1
-            if done % steps.settings.accumulate_steps == 0 or done == len(order):
-                steps.step()
+            passes = number % steps.settings.accumulate_steps + 1
+            if passes == steps.settings.accumulate_steps or number + 1 == len(order):
+                steps.step(passes)
     return torch.stack(losses)
 
 

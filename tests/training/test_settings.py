@@ -111,7 +111,7 @@ def linearcosine(t, *, base, warmup_lr, eta_min, W, T):
     return eta_min + (base - eta_min) * (1 + math.cos(math.pi * (t - W) / (T - W))) / 2
 
 
-@pytest.mark.parametrize(("W", "T"), [(6, 20), (2, 3), (5, 30), (3, 4)])
+@pytest.mark.parametrize(("W", "T"), [(6, 20), (2, 7), (5, 30), (3, 10)])
 def test_is_the_published_linearcosine(W, T):
     settings = quick(
         epochs=T,
@@ -136,11 +136,17 @@ def test_without_warmup_it_is_torchs_cosine():
         schedule.step()
 
 
-@pytest.mark.parametrize("warmup", [5, 6, 100])
-def test_a_warmup_as_long_as_the_training_ends_at_the_peak(warmup):
-    settings = quick(epochs=5, warmup_epochs=warmup, learning_rate=1.0, warmup_learning_rate=0.2)
-    rates = [learning_rate(settings, epoch) for epoch in range(5)]
-    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+@pytest.mark.parametrize("epochs", [2, 3, 5, 6, 9, 13])
+def test_a_short_training_is_at_most_three_tenths_warmup_and_ends_below_the_peak(epochs):
+    settings = quick(
+        epochs=epochs, warmup_epochs=6, learning_rate=1.0, min_learning_rate=0.0,
+        warmup_learning_rate=0.2,
+    )  # fmt: skip
+    rates = [learning_rate(settings, epoch) for epoch in range(epochs)]
+    rising = rates.index(1.0) + 1 if rates[0] < 1 else 0
+    assert rising <= 0.3 * epochs
+    assert rates[rising:] == sorted(rates[rising:], reverse=True)
+    assert rates[-1] <= 0.5
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 6])
@@ -150,9 +156,9 @@ def test_a_single_epoch_is_trained_at_the_peak(warmup):
 
 
 def test_one_epoch_of_warmup_has_reached_the_peak():
-    settings = quick(epochs=3, warmup_epochs=1, learning_rate=0.7, min_learning_rate=0.0)
-    rates = [learning_rate(settings, epoch) for epoch in range(3)]
-    assert rates == pytest.approx([0.7, 0.7, 0.35])
+    settings = quick(epochs=4, warmup_epochs=1, learning_rate=0.6, min_learning_rate=0.0)
+    rates = [learning_rate(settings, epoch) for epoch in range(4)]
+    assert rates == pytest.approx([0.6, 0.6, 0.45, 0.15])
 
 
 def schedule(count=30, **values):
@@ -203,14 +209,14 @@ def test_constant_stays():
 )
 def test_decay_is_counted_from_the_end_of_the_warmup(name, after):
     found = schedule(
-        7,
+        10,
         schedule=name,
         warmup_epochs=3,
         warmup_learning_rate=0.1,
         decay=0.5,
         decay_epochs=2,
     )
-    assert found == pytest.approx([0.1, 0.2, 0.3, *after])
+    assert found[:7] == pytest.approx([0.1, 0.2, 0.3, *after])
 
 
 # As the authors publish them, typed by hand: optimiser, learning rate, weight decay, schedule,

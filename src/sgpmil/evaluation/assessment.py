@@ -77,6 +77,7 @@ class AssessmentOptions:
         rounds: Rounds of the bootstrap; 0 leaves the intervals out.
         level: Level of the intervals.
         coverage: Share of slides that prediction sets promise to cover.
+        temperature_bias: Whether the temperature comes with a bias of each class.
         seed: Seed of the bootstrap and of random attention.
         instances: Options of the evaluation of instances.
     """
@@ -85,6 +86,7 @@ class AssessmentOptions:
     rounds: int = 1000
     level: float = 0.95
     coverage: float = 0.9
+    temperature_bias: bool = False
     seed: int = 0
     instances: InstanceOptions = InstanceOptions()  # noqa: RUF009 (it is frozen)
 
@@ -177,7 +179,7 @@ def assess(
                 "All slides of a test set are of one patient, which looks like a placeholder: the "
                 "intervals take each slide for its own patient."
             )
-    uncertainty = uncertainty_over_folds(pairs, chosen.coverage)
+    uncertainty = uncertainty_over_folds(pairs, chosen.coverage, bias=chosen.temperature_bias)
     return Assessment(
         folds=metrics,
         target=tests[0].target,

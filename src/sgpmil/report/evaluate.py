@@ -30,6 +30,7 @@ class EvaluateOptions(AnnotationOptions):
         patients: Measure patients instead of slides: a patient has the mean of the slides.
         bootstrap: Rounds of the confidence intervals, by patient; 0 for none.
         coverage: Share of slides whose prediction sets should contain the label.
+        temperature_bias: Fit a bias of each class beside the temperature.
         mpp: Microns per level-0 pixel; with it, lesions are joined and left out by size as in
             CAMELYON16.
         best_on_test: Choose the threshold of instance scores on the test slides, as is often
@@ -45,6 +46,7 @@ class EvaluateOptions(AnnotationOptions):
     patients: bool = False
     bootstrap: int = 1000
     coverage: float = 0.9
+    temperature_bias: bool = False
     mpp: float | None = None
     best_on_test: bool = False
     pixels: bool = False
@@ -58,6 +60,7 @@ class EvaluateOptions(AnnotationOptions):
             patients=self.patients,
             rounds=self.bootstrap,
             coverage=self.coverage,
+            temperature_bias=self.temperature_bias,
             seed=self.seed,
             instances=InstanceOptions(
                 min_coverage=self.min_coverage,

@@ -99,7 +99,7 @@ class OptimiserSteps:
             return output, self.model.loss(output, batch.labels, self.num_bags)
 
     def backward(self, loss: Loss, share: float = 1.0) -> None:
-        """Add the gradient of a pass, as its part in the mean over the passes of a step.
+        """Add the gradient of a pass, as its part in the mean over the passes of a full step.
 
         Args:
             loss: The loss of the pass.
@@ -108,10 +108,18 @@ class OptimiserSteps:
         total = loss.total if share == 1.0 else share * loss.total
         self.scaler.scale(total / self.settings.accumulate_steps).backward()
 
-    def step(self) -> None:
-        """Step with the gradients of the passes since the last step."""
+    def step(self, passes: int | None = None) -> None:
+        """Step with the gradients of the passes since the last step.
+
+        Args:
+            passes: Their number, where it is not `accumulate_steps`: the last step of an epoch may
+                have fewer.
+        """
         if self.fabric is not None:
             self._sum_gradients(self.fabric)
+        if passes is not None and passes < self.settings.accumulate_steps:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, self.settings.accumulate_steps / passes)
         if self.settings.gradient_clip:
             self.scaler.unscale_(self.optimiser)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
@@ -158,8 +166,9 @@ class PlainEngine:
             loss = self.loss(batch, number)
             losses.append(loss.total.detach())
             steps.backward(loss, batches.shares[number])
-            if (number + 1) % steps.settings.accumulate_steps == 0 or number == last:
-                steps.step()
+            passes = number % steps.settings.accumulate_steps + 1
+            if passes == steps.settings.accumulate_steps or number == last:
+                steps.step(passes)
         # Before the epoch is checkpointed: a resume must be able to continue.
         name = first_weights_not_finite(steps.model)
         if name is not None:

@@ -83,8 +83,9 @@ class RecordedBags:
         for number, (bag,) in enumerate(groups):
             yield_turn()
             losses[number].copy_(self._loss(bag))
-            if (number + 1) % every == 0 or number == len(groups) - 1:
-                self._step()
+            passes = number % every + 1
+            if passes == every or number == len(groups) - 1:
+                self._step(passes)
         return losses
 
     def forget(self) -> None:
@@ -105,10 +106,10 @@ class RecordedBags:
         self._given.update(dict.fromkeys(self._parameters[bag]))
         return loss
 
-    def _step(self) -> None:
+    def _step(self, passes: int) -> None:
         for parameter in self._given:
             parameter.grad = self._gradients[parameter]
-        self.steps.step()
+        self.steps.step(passes)
         torch._foreach_zero_([self._gradients[parameter] for parameter in self._given])
         self._given.clear()
 

@@ -55,7 +55,8 @@ class TrainingSettings:
             `min_learning_rate` at the end; ``step``, times `decay` after every `decay_epochs`
             epochs; ``exponential``, times `decay` after every epoch, from the one numbered
             `decay_epochs` on; ``constant``.
-        warmup_epochs: Epochs over which the learning rate rises linearly.
+        warmup_epochs: Epochs over which the learning rate rises linearly; at most three tenths of
+            all.
         warmup_learning_rate: Learning rate of the first epoch, where there is a warm-up.
         min_learning_rate: Learning rate at the end of the cosine.
         decay: Factor of ``step`` and ``exponential``.
@@ -152,9 +153,9 @@ class TrainingSettings:
 def learning_rate(settings: TrainingSettings, epoch: int) -> float:
     r"""Return the learning rate of an epoch, counted from 0.
 
-    With peak $\eta$, warm-up start $\eta_0$ and $W$ warm-up epochs of $T$: rising linearly from
-    $\eta_0$ at epoch 0 to $\eta$ at epoch $W - 1$, and from epoch $W$ on, with $u = t - W$, floor
-    $\eta_1$, factor $\gamma$ (`decay`) and $E$ epochs (`decay_epochs`):
+    With peak $\eta$, warm-up start $\eta_0$ and $W \le .3\,T$ warm-up epochs of $T$: rising
+    linearly from $\eta_0$ at epoch 0 to $\eta$ at epoch $W - 1$, and from epoch $W$ on, with
+    $u = t - W$, floor $\eta_1$, factor $\gamma$ (`decay`) and $E$ epochs (`decay_epochs`):
 
     - cosine: $\eta_1 + (\eta - \eta_1)\,\tfrac12\big(1 + \cos(\pi u / (T - W))\big)$
     - step: $\eta\,\gamma^{\lfloor u / E \rfloor}$
@@ -166,7 +167,8 @@ def learning_rate(settings: TrainingSettings, epoch: int) -> float:
         1.0
     """
     peak, floor = settings.learning_rate, settings.min_learning_rate
-    warmup = min(settings.warmup_epochs, settings.epochs)
+    # A short training would else be all warm-up, and end at the peak.
+    warmup = min(settings.warmup_epochs, 3 * settings.epochs // 10)
     if epoch < warmup:
         start = settings.warmup_learning_rate
         return start + (peak - start) * epoch / max(1, warmup - 1) if warmup > 1 else peak

@@ -1,10 +1,11 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
@@ -12,12 +13,17 @@ from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.temperature import (
+    BIAS_SPREAD,
     TEMPERATURE_BOUNDS,
-    fit_temperature,
+    TEMPERATURE_SPREAD,
     scale_probabilities,
 )
+from sgpmil.evaluation.uncertainty.temperature import fit_temperature as fit
 from tests.evaluation.tables import random_scores, random_table, table_of
 from tests.evaluation.uncertain_tables import built, model_table, slides
+
+fit_temperature = partial(fit, spread=math.inf)
+"""The fit by the likelihood alone."""
 
 
 def loss(log_temperature, probs, labels):
@@ -165,3 +171,67 @@ def test_impossible_input():
     for temperature in (0.0, -1.0, math.nan):
         with pytest.raises(PredictionError, match="temperature above 0"):
             scale_probabilities(np.ones((1, 1)), temperature)
+
+
+def penalised(point, probs, labels, *, bias):
+    """The objective with its priors, by scipy alone; the point is log T and the biases."""
+    logits = np.log(np.maximum(probs, 1e-12)) / math.exp(point[0])
+    if bias:
+        logits = logits + point[1:]
+    likelihood = log_softmax(logits, axis=1)[np.arange(len(labels)), labels].sum()
+    prior = point[0] ** 2 / (2 * TEMPERATURE_SPREAD**2)
+    return -likelihood + prior + (np.sum(point[1:] ** 2) / (2 * BIAS_SPREAD**2) if bias else 0)
+
+
+@pytest.mark.parametrize("num_slides", [12, 200])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_priors_against_a_search_by_scipy(num_slides, bias):
+    table = model_table(num_slides, 3, seed=num_slides, sharpness=2.0)
+    found = fit(table, bias=bias)
+    start = np.zeros(4 if bias else 1)
+    options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 20_000, "maxfev": 20_000}
+    best = minimize(
+        partial(penalised, bias=bias),
+        start,
+        (table.probs, table.labels),
+        method="Nelder-Mead",
+        options=options,
+    )
+    assert math.log(found.value) == pytest.approx(best.x[0], abs=1e-3)
+    if bias:
+        np.testing.assert_allclose(found.bias, best.x[1:], atol=2e-3)
+    scaled = softmax(np.log(table.probs) / found.value + (found.bias or 0), axis=1)
+    np.testing.assert_allclose(found.apply(table).probs, scaled, atol=1e-12)
+    assert found.nll_after == pytest.approx(log_loss(table.labels, scaled, labels=range(3)))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_dozen_slides_without_an_error_stay_near_1(bias):
+    probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 6)
+    found = fit(table_of(probs.tolist(), [0, 1] * 6), bias=bias)
+    assert 0.4 < found.value < 1
+    assert (found.at_bound, found.note) == (None, "")
+    assert np.abs(found.bias).max(initial=0) < 0.25
+
+
+def test_many_slides_outweigh_the_prior():
+    table = model_table(4000, 3, seed=0, sharpness=4.0)
+    assert fit(table).value == pytest.approx(fit_temperature(table).value, rel=0.01)
+
+
+def test_a_bias_mends_a_prevalence(rng):
+    # Labels at a tenth of the odds that the probabilities were made for.
+    odds = np.exp(rng.normal(0, 2, 5000))
+    labels = (rng.uniform(size=5000) < odds / 10 / (1 + odds / 10)).astype(int)
+    table = table_of(np.stack([1 / (1 + odds), odds / (1 + odds)], 1).tolist(), labels.tolist())
+    found = fit(table, bias=True)
+    assert found.value == pytest.approx(1, abs=0.1)
+    assert found.bias[1] - found.bias[0] == pytest.approx(-math.log(10), abs=0.15)
+    assert found.apply(table).probs[:, 1].mean() == pytest.approx(labels.mean(), abs=0.005)
+    assert fit(table).apply(table).probs[:, 1].mean() > labels.mean() + 0.1
+
+
+@pytest.mark.parametrize("spread", [0.0, -1.0, math.nan])
+def test_impossible_spreads_are_refused(spread):
+    with pytest.raises(PredictionError, match="spread above 0"):
+        fit(table_of([[0.9, 0.1]], [0]), spread=spread)

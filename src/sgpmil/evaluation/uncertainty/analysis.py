@@ -61,11 +61,13 @@ class ScaledConfidence:
         temperature: The temperature, fitted on the validation slides.
         before: ECE, ACE and NLL of the test slides as predicted, by the keys of `METRICS`.
         after: The same with the temperature.
+        class_names: Name of each class.
     """
 
     temperature: Temperature
     before: Mapping[str, float]
     after: Mapping[str, float]
+    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +99,11 @@ class UncertaintyAnalysis:
 
 
 def uncertainty_analysis(
-    test: PredictionTable, validation: PredictionTable | None = None, coverage: float = 0.9
+    test: PredictionTable,
+    validation: PredictionTable | None = None,
+    coverage: float = 0.9,
+    *,
+    bias: bool = False,
 ) -> UncertaintyAnalysis:
     """Analyse the uncertainty of a model over the test slides of one fold.
 
@@ -109,6 +115,7 @@ def uncertainty_analysis(
         test: Predictions of test slides; those without a label are left out.
         validation: Predictions of the same model for its validation slides, where there are any.
         coverage: Share of slides that prediction sets promise to cover.
+        bias: Whether the temperature comes with a bias of each class.
 
     Raises:
         PredictionError: No test slide has a label, or the classes of the tables differ.
@@ -130,9 +137,11 @@ def uncertainty_analysis(
             "slides are validation slides as well."
         ]
     elif held_out is not None and len(held_out):
-        temperature = fit_temperature(held_out)
+        temperature = fit_temperature(held_out, bias=bias)
         after = temperature.apply(known)
-        scaled = ScaledConfidence(temperature, _calibration(known), _calibration(after))
+        scaled = ScaledConfidence(
+            temperature, _calibration(known), _calibration(after), known.target.names
+        )
         predictors = [fit_conformal(held_out, coverage, method) for method in METHODS]
         sets = tuple(set_metrics(predictor, known) for predictor in predictors)
         # Both methods need as many slides.
@@ -290,7 +299,10 @@ class FoldsUncertainty:
 
 
 def uncertainty_over_folds(
-    folds: Sequence[tuple[PredictionTable, PredictionTable | None]], coverage: float = 0.9
+    folds: Sequence[tuple[PredictionTable, PredictionTable | None]],
+    coverage: float = 0.9,
+    *,
+    bias: bool = False,
 ) -> FoldsUncertainty:
     """Analyse every fold, and the slides of all folds together.
 
@@ -301,6 +313,7 @@ def uncertainty_over_folds(
         folds: Predictions of each fold's test slides, and of its validation slides where there
             are any.
         coverage: Share of slides that prediction sets promise to cover.
+        bias: Whether the temperature comes with a bias of each class.
 
     Raises:
         PredictionError: There are no folds, a fold has no labelled slide, or the classes differ.
@@ -309,7 +322,7 @@ def uncertainty_over_folds(
         raise PredictionError(
             "Expected at least one fold to analyse, but got none. Pass the predictions of one."
         )
-    analyses = tuple(uncertainty_analysis(*fold, coverage) for fold in folds)
+    analyses = tuple(uncertainty_analysis(*fold, coverage, bias=bias) for fold in folds)
     pooled = measure_analysis(pooled_table([test for test, _ in folds]))
     sets: tuple[SetMetrics, ...] = ()
     if all(fold.sets for fold in analyses):
@@ -349,8 +362,11 @@ def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:
 def _scaled_numbers(scaled: ScaledConfidence | None) -> dict[str, float]:
     if scaled is None:
         return {}
+    # A temperature without a bias has none of any class.
+    biases = zip(scaled.class_names, scaled.temperature.bias, strict=False)
     return {
         "temperature": scaled.temperature.value,
+        **{f"bias of {name}": value for name, value in biases},
         **_calibration_numbers(scaled.before, scaled.after),
     }
 

@@ -268,7 +268,8 @@ def _calibrated(
                 "Reliability before and after temperature scaling.",
             )
         )
-        captions.append("Temperature scaling, fitted on each fold's validation slides.")
+        bias = " and bias of each class" if scaled[0].bias else ""
+        captions.append(f"Temperature scaling{bias}, fitted on each fold's validation slides.")
     if found.pooled_sets:
         images.append(plot_image(set_figure(found.pooled_sets), "Coverage and size of sets."))
         captions.append(

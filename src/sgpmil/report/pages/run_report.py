@@ -45,6 +45,7 @@ class ReportOptions(MaterialOptions):
         cases: Case reports of no slide or of all slides.
         bootstrap: Rounds of the confidence intervals, by patient; 0 for none.
         coverage: Share of slides whose prediction sets should contain the label.
+        temperature_bias: Fit a bias of each class beside the temperature.
         seed: Seed of the bootstrap and of random attention.
         overwrite: Replace an existing report.
     """
@@ -54,6 +55,7 @@ class ReportOptions(MaterialOptions):
     cases: Literal["none", "all"] = "none"
     bootstrap: int = 1000
     coverage: float = 0.9
+    temperature_bias: bool = False
     seed: int = 0
     overwrite: bool = False
 
@@ -88,7 +90,7 @@ class ReportOptions(MaterialOptions):
 
 _REPEATED = (
     *("out", "slides", "annotations", "regions", "min_coverage", "mask_downsample"),
-    *("features", "nuclei", "mpp", "bootstrap", "coverage", "seed"),
+    *("features", "nuclei", "mpp", "bootstrap", "coverage", "temperature_bias", "seed"),
 )
 """Options that decide the content of the page."""
 
@@ -199,6 +201,7 @@ def _assessment(material: RunMaterial, options: ReportOptions) -> Assessment:
         AssessmentOptions(
             rounds=options.bootstrap,
             coverage=options.coverage,
+            temperature_bias=options.temperature_bias,
             seed=options.seed,
             instances=InstanceOptions(
                 min_coverage=options.min_coverage,
