@@ -121,7 +121,7 @@ def test_designs_as_text():
     [
         ("mine:num_inducing", "NAME:key=value"),
         (":num_inducing=3", "NAME:key=value"),
-        ("mine:inducing=3", "num_inducing"),
+        ("mine:num_inducng=3", "num_inducing"),
         ("mine:training.epoch=3", "epochs"),
         ("mine:model=abmill", "abmil"),
         ("mine:other.epochs=3", "but got 'other.epochs'"),

@@ -11,6 +11,7 @@ jobs              jobs of a study: their result files and processes
 model_study       every model on real data sets, and the time of an epoch
 model_table       the table of that study
 mnist             bags of MNIST images
+uncertainty_*     sets, designs, measures, runs and tables of the study of uncertainty
 classic_mil       the classic sets of multiple instance learning
 bench             time and memory of every model on random bags
 peak_memory       peak memory of a block of code

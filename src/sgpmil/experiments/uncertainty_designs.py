@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sgpmil.bags.bag import NO_LABEL, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import SettingsError
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.uncertainty_sets import UncertaintySet
@@ -33,7 +32,6 @@ from sgpmil.training.settings import TrainingSettings, resolve_training
 
 _MEMBER_STEP = 1000
 """Difference of the seeds of an ensemble's members: larger than the number of seeds of a study."""
-_MAX_PATCHES = 2**14
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,13 @@ _BEFORE: dict[str, Any] = {
     "jitter": 1e-4,
     "kl_factor": 1.0,
     "noise_seed": 0,
+    "inducing": "points",
+    "inputs": "sigmoid",
+    "preserved_dim": 0,
+    "outputscale": None,
+    "variational_rate": 1.0,
+    "prediction_samples": 0,
+    "scores": "samples",
 }
 _BEFORE_TRAINING: dict[str, Any] = {
     "epochs": 30,
@@ -163,7 +168,7 @@ DESIGNS: dict[str, Design] = {
         Design("mixmil", "mixmil"),
         Design("agp", "agp"),
         # Written out, so that the row stays the same when the defaults change.
-        Design("sgpmil-1", "sgpmil", _BEFORE, _BEFORE_TRAINING),
+        Design("sgpmil-1", "sgpmil", _BEFORE, {**_BEFORE_TRAINING, "prevalence": "balanced"}),
         Design("default", as_classifier=True),
     )
 }
@@ -299,28 +304,20 @@ class Trained:
         found = Prediction.from_batch(tables[0].predictions, np.stack(samples, axis=1), scores)
         return PredictionTable(tuple(found), tables[0].target)
 
-    def single(self, features: Float[Tensor, "T D"]) -> Float[np.ndarray, " T"]:
-        """Compute the log-odds of the second class for a bag of each instance alone."""
-        found = [single_log_odds(model, features) for model in self.models]
-        return np.asarray(np.mean(found, axis=0))
-
 
 def _mean_scores(scores: Sequence[InstanceScores | None]) -> InstanceScores | None:
     """Average the scores of members; the spread is that between their means."""
     found = [score for score in scores if score is not None]
     if len(found) < len(scores):
         return None
-    attention = np.stack([score.attention_mean for score in found])
-    margins = [score.evidence_mean for score in found if score.evidence_mean is not None]
-    evidence = np.stack(margins) if len(margins) == len(found) else None
-    return replace(
-        found[0],
-        attention_mean=attention.mean(0),
-        attention_std=attention.std(0),
-        evidence_mean=None if evidence is None else evidence.mean(0),
-        evidence_std=None if evidence is None else evidence.std(0),
-        margin_std=None,
-    )
+    means: dict[str, Any] = {}
+    for name in SCORE_ARRAYS:
+        values: list[Any] = [getattr(s, name.replace("_std", "_mean"), None) for s in found]
+        if any(value is None for value in values):
+            means[name] = None
+        else:
+            means[name] = (np.std if name.endswith("_std") else np.mean)(values, axis=0)
+    return replace(found[0], **means)
 
 
 class _LastingDropout(nn.Module):
@@ -361,25 +358,6 @@ def dropout_predictions(
             torch.manual_seed(sample)
             found.append(predict(lasting, bags, with_instances=False, device=device).probs)
     return found
-
-
-@torch.no_grad()
-def single_log_odds(model: MILModel, features: Float[Tensor, "T D"]) -> Float[np.ndarray, " T"]:
-    """Compute the mean log-odds of the second class for a bag of each instance alone."""
-    model.eval()
-    device = next(model.parameters()).device
-    found = []
-    for rows in features.split(_MAX_PATCHES):
-        count = len(rows)
-        batch = BagBatch(
-            features=rows,
-            offsets=torch.arange(count + 1),
-            labels=torch.full((count,), NO_LABEL),
-            slide_ids=tuple(f"patch-{number}" for number in range(count)),
-        )
-        logits = model(batch.to(device)).logits.double()
-        found.append((logits[..., 1] - logits[..., 0]).mean(1).cpu().numpy())
-    return np.concatenate(found)
 
 
 def train_design(design: Design, data: UncertaintySet, *, device: str = "auto") -> Trained:

@@ -15,8 +15,9 @@ Keys of `measure`, with ``@shift`` for shifted bags:
 ``auc@…``, ``nll@…``, ``nll_t@…``         shifted bags
 ``novelty_patch@…``                       AUROC of a patch's novelty: patches unlike training
                                           against all patches of the test bags
-``novelty_slide@…``, ``flag@…``           AUROC of a slide's novelty, shifted against test bags, and
-                                          the share of shifted bags found at 5 % false alarms
+``novelty_slide@…``, ``flag@…``,          AUROC of a slide's novelty, shifted against test bags; the
+``false_alarms``                          share of shifted bags with a p-value up to .05, and that
+                                          of test bags
 ``residual_patch@…``                      the same AUROC by the residual variance of the process
 ``attention``, ``evidence``, ``single``,  mean AUC of a score in positive bags, and the largest of
 ``best``                                  the three
@@ -35,17 +36,17 @@ Keys of `measure`, with ``@shift`` for shifted bags:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sgpmil.bags.dataset import BagDataset
-from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.metrics import get_metric, instance_auc
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.ranking import auroc, sensitivity_at_specificity
+from sgpmil.evaluation.ranking import auroc
 from sgpmil.evaluation.uncertainty.measures import (
     UncertaintyMeasure,
     error_auroc,
@@ -65,8 +66,8 @@ _UNCERTAINTIES: dict[str, UncertaintyMeasure] = {
     "mi": "mutual_information",
 }
 _SLIDE_METRICS = ("auc", "balanced_accuracy", "ace", "nll")
-_LEVEL = 0.99
-"""Level of the validation patches' novelty above which a patch counts as new."""
+_FLAG = 0.05
+"""p-value up to which a slide is flagged as unlike training."""
 _MOST_FOR_KMEANS = 20_000
 _ROWS = 2**15
 
@@ -83,8 +84,8 @@ def measure(trained: Trained, data: UncertaintySet) -> Columns:
     shifted = {name: trained.predict(part.bags) for name, part in data.shifted.items()}
     found: dict[str, float] = {
         **slide_columns(val, test, shifted),
-        **novelty_columns(val, test, shifted, data),
-        **instance_columns(trained, test, data.test.bags),
+        **novelty_columns(test, shifted, data),
+        **instance_columns(test),
         **process_columns(trained.model, data),
     }
     if trained.seconds_per_epoch is not None:
@@ -93,7 +94,7 @@ def measure(trained: Trained, data: UncertaintySet) -> Columns:
 
 
 def slide_columns(
-    val: PredictionTable, test: PredictionTable, shifted: dict[str, PredictionTable]
+    val: PredictionTable, test: PredictionTable, shifted: Mapping[str, PredictionTable]
 ) -> dict[str, float]:
     """Measure predictions of slides, before and after temperature scaling."""
     temperature = fit_temperature(val)
@@ -113,27 +114,30 @@ def slide_columns(
 
 
 def novelty_columns(
-    val: PredictionTable,
-    test: PredictionTable,
-    shifted: dict[str, PredictionTable],
-    data: UncertaintySet,
+    test: PredictionTable, shifted: Mapping[str, PredictionTable], data: UncertaintySet
 ) -> dict[str, float]:
     """Measure how well novelty finds patches and slides unlike training, where the model has it."""
-    novelties = [_novelty(table) for table in (val, test)]
-    if novelties[0] is None or novelties[1] is None:
+    usual = _novelty(test)
+    if usual is None:
         return {}
-    level = float(np.quantile(np.concatenate(novelties[0]), _LEVEL))
-    found = {}
+    p_values = _novelty_p(test)
+    found = {"false_alarms": _flagged(p_values)}
     for shift, table in shifted.items():
-        values = _novelty(table)
+        values, p_shifted = _novelty(table), _novelty_p(table)
         if values is not None:
             unseen = data.shifted[shift].unseen
-            found[f"novelty_patch@{shift}"] = unseen_auroc(values, unseen, novelties[1])
-            slides = [[float((v > level).mean()) for v in part] for part in (novelties[1], values)]
-            scores, is_shifted = _against(np.array(slides[0]), np.array(slides[1]))
-            found[f"novelty_slide@{shift}"] = auroc(scores, is_shifted)
-            found[f"flag@{shift}"] = sensitivity_at_specificity(scores, is_shifted, 0.95)
+            found[f"novelty_patch@{shift}"] = unseen_auroc(values, unseen, usual)
+            found[f"novelty_slide@{shift}"] = auroc(*_against(-p_values, -p_shifted))
+            found[f"flag@{shift}"] = _flagged(p_shifted)
     return found
+
+
+def _novelty_p(table: PredictionTable) -> Float[np.ndarray, " n"]:
+    return np.array([getattr(p, "novelty_p", math.nan) for p in table.predictions])
+
+
+def _flagged(p_values: Float[np.ndarray, " n"]) -> float:
+    return math.nan if np.isnan(p_values).any() else float((p_values <= _FLAG).mean())
 
 
 def _novelty(table: PredictionTable) -> list[Float[np.ndarray, " _"]] | None:
@@ -164,18 +168,13 @@ def _against(
     return np.concatenate([usual, new]), np.arange(len(usual) + len(new)) >= len(usual)
 
 
-def instance_columns(
-    trained: Trained, table: PredictionTable, bags: BagDataset
-) -> dict[str, float]:
+def instance_columns(table: PredictionTable) -> dict[str, float]:
     """Measure how well each score finds the target instances of positive bags."""
-    areas = {kind: get_metric(f"{kind}_auc")(table) for kind in ("attention", "evidence")}
-    singles = []
-    for bag in bags:
-        if bag.label and bag.instance_labels is not None:
-            is_target = bag.instance_labels.numpy() > 0
-            singles.append(auroc(trained.single(bag.features), is_target))
-    known = [value for value in singles if not math.isnan(value)]
-    areas["single"] = float(np.mean(known)) if known else math.nan
+    areas: dict[str, float] = {}
+    for kind in CLASS_SCORES:
+        values = [instance_auc(one, kind) for one in table.predictions if one.label]
+        known = [value for value in values if not math.isnan(value)]
+        areas[kind] = float(np.mean(known)) if known else math.nan
     defined = [value for value in areas.values() if not math.isnan(value)]
     return {**areas, "best": max(defined, default=math.nan)}
 

@@ -414,6 +414,32 @@ def _draw_colon(name: str, options: DrawOptions) -> UncertaintySet:
     return UncertaintySet(name, options.seed, train, val, Part(test, (), ()), {})
 
 
+@dataclass(frozen=True)
+class PoolDesign:
+    """Slides of a pool of phantoms.
+
+    Args:
+        parts: Numbers of slides to train on, to validate and to test.
+        shifted: Number of slides of each shift.
+        size: Width and height of a slide in pixels of .5 microns.
+        tumour_share: Share of the tissue of positive slides that is tumour.
+    """
+
+    parts: tuple[int, int, int] = (60, 30, 40)
+    shifted: int = 24
+    size: tuple[int, int] = (2048, 1536)
+    tumour_share: float = 0.08
+
+
+PHANTOM_DESIGN = PoolDesign()
+
+
+def _draw_phantoms(name: str, options: DrawOptions) -> UncertaintySet:
+    from sgpmil.experiments.uncertainty_phantoms import draw_phantom_set
+
+    return draw_phantom_set(name, options)
+
+
 def _sources(
     designs: Mapping[str, object],
     draw: Callable[[str, DrawOptions], UncertaintySet],
@@ -436,6 +462,13 @@ UNCERTAINTY_SETS: dict[str, SetSource] = {
         _draw_planted,
         "Instances of 20 clusters; in positive bags the percentage in the name is shifted. Unseen: "
         "30 % are of clusters that training never had.",
+    ),
+    "phantoms": SetSource(
+        "Synthetic slides; positive ones have a tumour. Tissue: 30 % is a kind that training never "
+        "had; stain and scanner: all of the slide is of another stain or scanner.",
+        _draw_phantoms,
+        PHANTOM_DESIGN,
+        independent=False,
     ),
     "colon": SetSource(
         "Colon nuclei; the seed chooses one of five folds, and the training.",

@@ -7,6 +7,7 @@ seeds 10 to 19, which nobody has looked at.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sgpmil.experiments.uncertainty_designs import (
 from sgpmil.experiments.uncertainty_measures import measure
 from sgpmil.experiments.uncertainty_sets import (
     UNCERTAINTY_SETS,
+    DrawOptions,
     UncertaintySet,
     set_fingerprint,
     uncertainty_set,
@@ -32,6 +34,9 @@ from sgpmil.options import Options
 from sgpmil.processes import compute_device
 
 _FOLD = "run"
+_PHANTOMS = "phantoms"
+_PACKAGES = ("shapely", "cv2", "efficientnet_lite_pytorch")
+"""Packages that draw and embed phantoms."""
 _MOST_SEEDS = 1000
 
 
@@ -163,7 +168,7 @@ def choose_uncertainty_sets(options: UncertaintyOptions) -> list[str]:
             raise SettingsError(
                 f"Expected data sets (--set) among {', '.join(known)}, but got '{name}'."
             )
-        if not _is_there(name, options.data):
+        if name != _PHANTOMS and not _is_there(name, options.data):
             raise BagError(
                 f"Expected the data of '{name}' at {options.data / known[name].place}, but there "
                 "are none. Give the folder that holds them with --data."
@@ -179,6 +184,8 @@ def choose_uncertainty_sets(options: UncertaintyOptions) -> list[str]:
 
 def _is_there(name: str, data: Path) -> bool:
     place = UNCERTAINTY_SETS[name].place
+    if name == _PHANTOMS:
+        return all(find_spec(package) is not None for package in _PACKAGES)
     return not place or (data / place).exists()
 
 
@@ -233,6 +240,12 @@ def compare_uncertainty(
         RunFolderError: The folder has results of other settings, or another process writes to it.
     """
     jobs = plan_uncertainty(options) if jobs is None else jobs
+    of_phantoms = [job.seed for job in jobs if job.data_set == _PHANTOMS]
+    if of_phantoms:  # here, so that processes do not all do the same
+        from sgpmil.experiments.uncertainty_phantoms import prepare_phantoms
+
+        draw = DrawOptions(of_phantoms[0], options.data, options.cache, options.quick)
+        prepare_phantoms(of_phantoms, draw)
     results = run_jobs(
         jobs,
         options.out,

@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("aurc_max", "aurc_std", "aurc_mi"),
     ),
     "Shift": ("auc@", "nll@", "nll_t@"),
-    "Novelty": ("novelty_patch@", "novelty_slide@", "flag@", "residual_patch@"),
+    "Novelty": ("novelty_patch@", "novelty_slide@", "flag@", "false_alarms", "residual_patch@"),
     "Instances": ("attention", "evidence", "single", "best"),
     "Process": (
         *("process_share", "variance_ratio", "prototypes", "inducing", "nmi", "nmi_kmeans"),
@@ -57,7 +57,8 @@ _NAMES = {
     "aurc_mi": "AURC, MI",
     "novelty_patch": "novelty, patch",
     "novelty_slide": "novelty, slide",
-    "flag": "slides found at 5 %",
+    "flag": "slides flagged",
+    "false_alarms": "false alarms",
     "residual_patch": "residual variance, patch",
     "process_share": "share of the process",
     "variance_ratio": "posterior/prior variance",
@@ -68,7 +69,7 @@ _NAMES = {
     "seconds_per_epoch": "s/epoch",
 }
 _COMPARED = ("Slides", "Errors found", "Shift", "Novelty", "Instances")
-_NOT_COMPARED = ("temperature",)
+_NOT_COMPARED = ("temperature", "false_alarms")
 _ALIKE = {"errors": "errors_max", "aurc": "aurc_max"}
 
 
