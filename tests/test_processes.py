@@ -99,11 +99,12 @@ def test_an_interrupt_is_held_back_and_not_lost():
     assert reached == [True]
 
 
-def test_an_interrupt_that_a_finaliser_dropped_arrives_later():
-    class InterruptedFinaliser:
-        def __del__(self):
-            signal.raise_signal(signal.SIGINT)
+class InterruptedFinaliser:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
 
+
+def test_an_interrupt_that_a_finaliser_dropped_arrives_later():
     def finalise_and_wait():
         InterruptedFinaliser()
         threading.Event().wait(HANGS_S)
@@ -112,6 +113,16 @@ def test_an_interrupt_that_a_finaliser_dropped_arrives_later():
     with repeat_lost_interrupts(), pytest.raises(KeyboardInterrupt):
         finalise_and_wait()
     assert sys.unraisablehook is before
+
+
+def test_nothing_is_interrupted_after_the_block(monkeypatch):
+    monkeypatch.setattr(processes, "_REPEAT_AFTER_S", HANGS_S)
+    before = set(threading.enumerate())
+    with repeat_lost_interrupts():
+        InterruptedFinaliser()
+        (timer,) = set(threading.enumerate()) - before
+    timer.join(HANGS_S / 2)  # it ends without its time having come
+    assert not timer.is_alive()
 
 
 def test_a_signal_has_its_old_handler_again_after_the_block():

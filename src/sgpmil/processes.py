@@ -108,9 +108,10 @@ def repeat_lost_interrupts() -> Iterator[None]:
     """Send Ctrl-C again where Python dropped it, while the block runs.
 
     Python prints and drops an exception that is raised while an object is finalised. A Ctrl-C that
-    arrives at that moment would not stop the program.
+    arrives at that moment would not stop the program. Nothing is sent after the end of the block.
     """
     before = sys.unraisablehook
+    timers: list[threading.Timer] = []
 
     def repeat(lost: "sys.UnraisableHookArgs") -> None:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
@@ -120,6 +121,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         # function is called again.
         again = threading.Timer(_REPEAT_AFTER_S, _interrupt_main_thread)
         again.daemon = True
+        timers.append(again)
         again.start()
 
     sys.unraisablehook = repeat
@@ -127,6 +129,8 @@ def repeat_lost_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
 
 
 def _interrupt_main_thread() -> None:

@@ -22,7 +22,7 @@ def test_digits_says_what_it_is_and_where_results_are(sgpmil, tmp_path):
 def test_from_slides_to_maps(sgpmil, tmp_path, monkeypatch):
     pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
     pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
-    monkeypatch.setattr("sgpmil.cli.demo._SIZE", "2048x1536")
+    monkeypatch.setattr("sgpmil.cli.demo._SIZE", "1024x1024")
     run = tmp_path / "demo"
     arguments = ("--run", run, "--num-slides", "10", "--epochs", "1", "--model", "mean-pool")
     code, out, error = sgpmil("demo", *arguments)

@@ -16,6 +16,7 @@ from tests.experiments.tiny_data import write_classic, write_colon
 
 pytestmark = pytest.mark.slow
 
+FEW = ("--jobs", "1", "--epochs", "1", "--model", "bag-size", "--set", "colon", "--seeds", "1")
 QUICK = ("--jobs", "1", "--epochs", "2", "--model", "bag-size", "--model", "mean-pool")
 
 
@@ -192,7 +193,7 @@ def test_works_without_pydantic(data, tmp_path):
             run(["experiment", "models", "--help"])
         except SystemExit as stop:
             assert not stop.code
-        run({["experiment", "models", "--data", str(data), "--out", str(tmp_path / "out"), *QUICK]})
+        run({["experiment", "models", "--data", str(data), "--out", str(tmp_path / "out"), *FEW]})
     """
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False

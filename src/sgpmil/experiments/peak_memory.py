@@ -27,7 +27,6 @@ class PeakMemory:
     Example:
         >>> with PeakMemory(torch.device("cpu")) as peak:
         ...     grown = torch.ones(2**25)
-        ...     del grown
         >>> peak.bytes is None or peak.bytes >= 2**26
         True
     """
