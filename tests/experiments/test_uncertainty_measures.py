@@ -10,6 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.predictor import predict
+from sgpmil.evaluation.uncertainty.temperature import TEMPERATURE_SPREAD
 from sgpmil.experiments.uncertainty_designs import Design, train_design
 from sgpmil.experiments.uncertainty_measures import (
     kmeans_of_features,
@@ -64,8 +65,12 @@ def test_temperature_is_fitted_on_validation_bags(columns, trained, data):
         e = np.exp(logs - logs.max(1, keepdims=True))
         return e / e.sum(1, keepdims=True)
 
+    def objective(log_t):
+        loss = log_loss(data.val.labels, scaled(data.val, log_t), normalize=False)
+        return loss + log_t**2 / (2 * TEMPERATURE_SPREAD**2)
+
     best = minimize_scalar(
-        lambda t: log_loss(data.val.labels, scaled(data.val, t)),
+        objective,
         bounds=(-2.9, 2.9),
         method="bounded",
         options={"xatol": 1e-8},
@@ -166,6 +171,28 @@ def nmi(a, b):
     )
     entropies = [-sum(v * math.log(v) for v in side if v) for side in (p, q)]
     return information / np.mean(entropies)
+
+
+def test_novelty_of_patches_and_slides(columns, trained, data):
+    part = data.shifted["unseen"]
+    test, shifted = predict(trained.model, data.test.bags), predict(trained.model, part.bags)
+    new = np.concatenate(
+        [
+            p.instances.novelty[mask]
+            for p, mask in zip(shifted.predictions, part.unseen, strict=True)
+        ]
+    )
+    usual = np.concatenate([p.instances.novelty for p in test.predictions])
+    y = np.repeat([0, 1], [len(usual), len(new)])
+    expected = roc_auc_score(y, np.concatenate([usual, new]))
+    assert columns["novelty_patch@unseen"] == pytest.approx(expected)
+    assert expected > 0.6  # new clusters lie elsewhere
+    p_test, p_new = ([p.novelty_p for p in t.predictions] for t in (test, shifted))
+    y = np.repeat([0, 1], [len(p_test), len(p_new)])
+    expected = roc_auc_score(y, [1 - p for p in (*p_test, *p_new)])
+    assert columns["novelty_slide@unseen"] == pytest.approx(expected)
+    assert columns["flag@unseen"] == sum(p <= 0.05 for p in p_new) / len(p_new)
+    assert columns["false_alarms"] == sum(p <= 0.05 for p in p_test) / len(p_test)
 
 
 def test_kmeans_finds_clusters_that_lie_apart():

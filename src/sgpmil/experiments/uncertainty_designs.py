@@ -301,7 +301,14 @@ class Trained:
         scores = [
             _mean_scores([t.predictions[row].instances for t in tables]) for row in range(len(bags))
         ]
-        found = Prediction.from_batch(tables[0].predictions, np.stack(samples, axis=1), scores)
+        first = tables[0].predictions
+        found = (
+            # Members have the same training bags, and so the same novelty but for the draw.
+            replace(mean, novel_share=own.novel_share, novelty_p=own.novelty_p)
+            for mean, own in zip(
+                Prediction.from_batch(first, np.stack(samples, axis=1), scores), first, strict=True
+            )
+        )
         return PredictionTable(tuple(found), tables[0].target)
 
 
@@ -356,7 +363,8 @@ def dropout_predictions(
     with torch.random.fork_rng():
         for sample in range(num_samples):
             torch.manual_seed(sample)
-            found.append(predict(lasting, bags, with_instances=False, device=device).probs)
+            table = predict(lasting, bags, with_instances=False, novelty=False, device=device)
+            found.append(table.probs)
     return found
 
 

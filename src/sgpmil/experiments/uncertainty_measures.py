@@ -133,7 +133,7 @@ def novelty_columns(
 
 
 def _novelty_p(table: PredictionTable) -> Float[np.ndarray, " n"]:
-    return np.array([getattr(p, "novelty_p", math.nan) for p in table.predictions])
+    return np.array([p.novelty_p for p in table.predictions])
 
 
 def _flagged(p_values: Float[np.ndarray, " n"]) -> float:
@@ -142,8 +142,9 @@ def _flagged(p_values: Float[np.ndarray, " n"]) -> float:
 
 def _novelty(table: PredictionTable) -> list[Float[np.ndarray, " _"]] | None:
     """Return the novelty of each slide's patches, where the predictions have it."""
-    values = [getattr(p.instances, "novelty", None) for p in table.predictions]
-    return None if any(value is None for value in values) else [np.asarray(v) for v in values]
+    values = [None if p.instances is None else p.instances.novelty for p in table.predictions]
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else None
 
 
 def unseen_auroc(
