@@ -7,7 +7,7 @@ The flow is the layout, a room a step::
     bags         embeddings on disk become bags in memory
     gpu          programs, recordings and memory of a GPU
     gp           the sparse Gaussian process
-    models       bags become logits, attention and evidence, with their posterior
+    models       bags become logits and scores of instances, with their posterior
     training     bags and labels become checkpoints
     evaluation   checkpoints and bags become predictions; predictions become metrics
     runs         a run on disk: folds, checkpoints, predictions, provenance

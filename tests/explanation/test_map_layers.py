@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
+from sgpmil.errors import PredictionError
 from sgpmil.evaluation import InstanceScores
 from sgpmil.explanation.map_layers import (
     attention_values,
@@ -87,6 +88,14 @@ def test_single_is_the_log_odds_of_the_class_whatever_the_size_of_the_slide():
     limits = map_limits([(scores, 2)])
     assert limits.single == pytest.approx(np.quantile(np.abs(log_odds[:, 2]), 0.995), rel=0.05)
     assert limits.novelty == pytest.approx(novelty.max(), rel=0.05)
+
+
+def test_some_scores_are_chosen_and_a_missing_one_is_named():
+    scores = grid_scores()
+    found = map_layers(scores, 1, "tumour", kinds=["evidence"])
+    assert [layer.kind for layer in found] == ["evidence", "evidence_std"]
+    with pytest.raises(PredictionError, match="score 'single', but these have none"):
+        map_layers(scores, 1, "tumour", kinds=["attention", "single"])
 
 
 def test_scores_that_are_not_finite_are_counted_and_left_out():

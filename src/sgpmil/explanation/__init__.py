@@ -4,7 +4,7 @@
 
     explanation = explain(ExplainOptions(run="runs/colon", most=20))
     for slide in explanation:               # one at a time, the least certain first
-        slide.layers                        # attention and evidence with their deviations
+        slide.layers                        # scores of the patches with their deviations
         slide.map("evidence")               # as an image of the slide
         slide.key_patches                   # patches to look at
         slide.prototypes                    # inducing point of each patch

@@ -6,7 +6,7 @@
       explanation.json                    settings, and a digest of the predictions
       slides.csv                          the test slides, the least certain first
       limits.json                         limits of the colours that all maps share
-      maps/<slide>.png                    attention and evidence, with their deviations
+      maps/<slide>.png                    scores of the patches, with their deviations
       patches/<slide>.png, <slide>.csv    the patches to look at
       comparison/<slide>.png              several models on one slide
       prototypes/fold-<k>/                prototypes.npz (the data), prototypes.csv,

@@ -1,12 +1,12 @@
 """Layers of a slide's maps: scores in units that compare between slides, and their limits."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores
+from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, ScoreKind
 from sgpmil.explanation.maps import ScaleKind, scaled
 from sgpmil.shapes import Float
 
@@ -93,6 +93,8 @@ def map_layers(
     class_index: int,
     class_name: str,
     scale: ScaleKind = "absolute",
+    *,
+    kinds: Sequence[ScoreKind] | None = None,
 ) -> tuple[MapLayer, ...]:
     r"""Give what can be drawn of a slide: its scores, and the deviations of these.
 
@@ -106,6 +108,16 @@ def map_layers(
     The single score is the log-odds of the class for a bag of the patch alone, which depends on no
     other patch; so does novelty. The scales `rank` and `minmax` are of the slide alone. Of a signed
     score, they scale the absolute value, and the sign is kept.
+
+    Args:
+        scores: Scores of the patches.
+        class_index: Class that evidence and single are for.
+        class_name: Name of that class.
+        scale: Scale of the values.
+        kinds: Scores to give; by default all that there are.
+
+    Raises:
+        PredictionError: A score in `kinds` is not there.
 
     Returns:
         The layers that the model has: without deviations where it is deterministic, and without
@@ -138,14 +150,18 @@ def map_layers(
         layers += _signed_layers("evidence", num * mean, num * spread, words, scale)
     if "single" in scores.kinds:
         mean, spread = (f("single", class_index) for f in (scores.score, scores.score_std))
-        words = f"{class_name}, patch alone", "log-odds   (0 = 50 %, 2.2 = 90 %)", "log-odds"
+        words = f"Patch alone: {class_name}", "log-odds   (0 = 50 %, 2.2 = 90 %)", "log-odds"
         layers += _signed_layers("single", mean, spread, words, scale)
     if scores.novelty is not None:
         unit = _unit("novelty   (1 = exceeded by 1 % of training patches)", scale)
         layers.append(
             MapLayer("novelty", "Unlike the training patches", unit, scaled(scores.novelty, scale))
         )
-    return tuple(layers)
+    if kinds is None:
+        return tuple(layers)
+    for kind in kinds:
+        scores.score(kind, class_index)  # says why, where there is none
+    return tuple(layer for layer in layers if layer.kind.removesuffix("_std") in kinds)
 
 
 def _signed_layers(

@@ -12,7 +12,13 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
-from sgpmil.evaluation.prediction import InstanceScores, Prediction
+from sgpmil.evaluation.prediction import (
+    SCORES,
+    InstanceScores,
+    Prediction,
+    ScoreKind,
+    listed_scores,
+)
 from sgpmil.explanation.folder import ExplanationFolder, ExportKind, predictions_digest
 from sgpmil.explanation.map_layers import MapLimits, finite_scores, map_limits, num_without_score
 from sgpmil.explanation.prototypes import (
@@ -51,6 +57,8 @@ class ExplainOptions(MaterialOptions):
             are relative to the slide.
         class_name: Class that evidence and single are for; by default the second of two and, of
             more, the predicted one.
+        score: Score to draw in the maps: attention, evidence, single or novelty; may be repeated.
+            By default all that the model gives.
         prototypes: Comparison of patches with inducing points: cosine as published, centred, or by
             the model's own kernel.
         beside: Another run, to compare maps with; may be repeated.
@@ -68,6 +76,7 @@ class ExplainOptions(MaterialOptions):
     most: int | None = None
     scale: Literal["absolute", "rank", "minmax"] = "absolute"
     class_name: str | None = None
+    score: tuple[str, ...] = ()
     prototypes: Literal["cosine", "centred", "kernel", "none"] = "cosine"
     beside: tuple[Path, ...] = ()
     export: tuple[str, ...] = ()
@@ -80,12 +89,22 @@ class ExplainOptions(MaterialOptions):
         MaterialOptions.__post_init__(self)
         if self.most is not None and self.most < 1:
             raise SettingsError(f"Expected --most of at least 1, but got {self.most}.")
+        strange = [kind for kind in self.score if kind not in SCORES]
+        if strange:
+            raise SettingsError(
+                f"Expected --score {listed_scores()}, but got '{strange[0]}'. Choose one of these."
+            )
         unknown = [name for name in self._export_names if name not in get_args(ExportKind)]
         if unknown:
             raise SettingsError(
                 f"Expected --export of {', '.join(get_args(ExportKind))}, but got '{unknown[0]}'. "
                 "Choose among these."
             )
+
+    @property
+    def kinds(self) -> tuple[ScoreKind, ...] | None:
+        """Scores to draw; None for all that the model gives."""
+        return tuple(cast("ScoreKind", kind) for kind in self.score) or None
 
     @property
     def exports(self) -> tuple[ExportKind, ...]:
@@ -232,6 +251,7 @@ class Explanation:
             prediction=slide.prediction,
             target=self.material.target,
             class_index=self.class_of(slide.prediction),
+            kinds=self.options.kinds,
             scale=self.options.scale,
             limits=self.limits if self.options.scale == "absolute" else None,
             sources=self.material.sources,
@@ -251,6 +271,7 @@ class Explanation:
             "predictions": predictions_digest(fold.test for fold in self.material.folds),
             "scale": self.options.scale,
             "class": self.options.class_name,
+            "score": list(self.options.score) or None,
             "prototypes": self.options.similarity,
             "geojson_origin": list(self.options.geojson_origin),
             "beside": {

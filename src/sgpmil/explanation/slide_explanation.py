@@ -9,7 +9,7 @@ import numpy as np
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import SCORES, InstanceScores, Prediction
+from sgpmil.evaluation.prediction import SCORES, InstanceScores, Prediction, ScoreKind
 from sgpmil.explanation.exports import (
     write_patch_table,
     write_qupath_geojson,
@@ -57,6 +57,7 @@ class SlideExplanation:
         prediction: Prediction of the slide, with the scores of its instances.
         target: Quantity that is predicted.
         class_index: Class that evidence and single are for.
+        kinds: Scores that the maps show; by default all that there are.
         scale: Scale of the maps.
         limits: Limits of the colours that all slides of the run share; None on a scale that is
             relative to the slide.
@@ -71,6 +72,7 @@ class SlideExplanation:
     prediction: Prediction
     target: Target
     class_index: int
+    kinds: tuple[ScoreKind, ...] | None = None
     scale: ScaleKind = "absolute"
     limits: MapLimits | None = None
     sources: SlideSources = SlideSources()  # noqa: RUF009  (frozen and empty)
@@ -115,7 +117,9 @@ class SlideExplanation:
     @cached_property
     def layers(self) -> tuple[MapLayer, ...]:
         """Scores of each patch with their standard deviations, in map units."""
-        return map_layers(self.scores, self.class_index, self.class_name, self.scale)
+        return map_layers(
+            self.scores, self.class_index, self.class_name, self.scale, kinds=self.kinds
+        )
 
     @cached_property
     def own_limits(self) -> MapLimits:

@@ -189,6 +189,7 @@ def _draw_map(slide: SlideExplanation, path: Path) -> None:
         slide.class_name,
         slide.picture,
         scale=slide.scale,
+        kinds=slide.kinds,
         limits=slide.limits,
     )
     save_figure(figure, path)

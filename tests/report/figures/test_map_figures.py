@@ -110,7 +110,7 @@ def test_a_patch_alone_and_novelty_have_panels(deviation):
     found = panels(figure)
     spreads = {"Attention, posterior sd", "Evidence, posterior sd", "Patch alone, posterior sd"}
     assert spreads & set(found) == (spreads if deviation else set())
-    single = map_of(found["tumour, patch alone"])
+    single = map_of(found["Patch alone: tumour"])
     np.testing.assert_allclose(values_at(single, scores), scores.single_mean[:, 2], rtol=1e-5)
     assert single.get_clim()[0] == -single.get_clim()[1]
     novelty = map_of(found["Unlike the training patches"])

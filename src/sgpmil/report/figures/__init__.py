@@ -6,7 +6,7 @@ file                   draws
 curves                 reliability, ROC, precision and recall; the confusion matrix
 uncertainty_figures    errors against confidence, temperature scaling, prediction sets
 comparison_figures     runs side by side
-map_figures            attention and evidence at their places on the slide
+map_figures            scores of patches at their places on the slide
 map_drawing            the parts of such a map: slide, colours, outlines, marks, scale bar
 patch_figures          key patches of a slide; instances of bags as pictures
 prototype_figures      prototypes on a slide, with their examples and numbers

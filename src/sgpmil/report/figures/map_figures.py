@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
-from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
 from sgpmil.explanation.map_layers import (
     LayerKind,
     MapLayer,
@@ -81,6 +81,7 @@ def attention_map_figure(
     picture: SlidePicture | None = None,
     *,
     scale: ScaleKind = "absolute",
+    kinds: Sequence[ScoreKind] | None = None,
     limits: MapLimits | None = None,
     marks: Sequence[PatchMark] | None = None,
     look: MapLook | None = None,
@@ -98,6 +99,7 @@ def attention_map_figure(
         class_name: Name of that class.
         picture: The slide, the experts' outlines, and the resolution.
         scale: Scale of the scores; `rank` and `minmax` are relative to the slide.
+        kinds: Scores to draw; by default all that there are.
         limits: Limits of the colours on the absolute scale that slides share (see `map_limits`);
             by default the slide's own.
         marks: Patches to frame on the slide or, where there is none, on its attention in grey.
@@ -105,11 +107,13 @@ def attention_map_figure(
 
     Raises:
         ExplanationError: The scores have no coordinates, or the patches are not on the slide.
+        PredictionError: A score in `kinds` is not there.
     """
     look = look or MapLook()
     coords, side = placed_coords(scores), patch_side(scores)
     picture = picture or SlidePicture()
-    layers = map_layers(scores, class_index, class_name or f"class {class_index}", scale)
+    name = class_name or f"class {class_index}"
+    layers = map_layers(scores, class_index, name, scale, kinds=kinds)
     ends = limits or map_limits([(scores, class_index)])
     view = shown_part(coords, side)
     has_slide = picture.pixels is not None
@@ -139,7 +143,7 @@ def attention_map_figure(
             if not has_first and row == column == 0:
                 draw_scale_bar(axes, view, picture.mpp, coords)
     if look.has_words:
-        note = _scale_note(scale, limits is not None, scores)
+        note = _scale_note(scale, limits is not None, [layer.kind for layer in layers])
         _write_words(figure, title, scores.num_instances, note)
     return figure
 
@@ -277,14 +281,14 @@ def _panel_size(view: View) -> tuple[float, float]:
     return width, float(np.clip(width * ratio, 1.0, 5.5))
 
 
-def _scale_note(scale: ScaleKind, is_shared: bool, scores: InstanceScores) -> str:
+def _scale_note(scale: ScaleKind, is_shared: bool, kinds: Sequence[LayerKind]) -> str:
     if scale != "absolute":
         return "Colours are relative to this slide: do not compare them with other slides."
     whose = "are the same on every slide of the run" if is_shared else "are those of this slide"
     text = f"Limits of the colours {whose}; the highest 0.5 % of the scores share the end."
-    if "evidence" in scores.kinds:
+    if "evidence" in kinds:
         text += " The mean of evidence × N over the patches is the slide's logit margin, less bias."
-    if "single" in scores.kinds:
+    if "single" in kinds:
         text += " Patch alone: what the model would say of a slide that holds this patch only."
     return text
 

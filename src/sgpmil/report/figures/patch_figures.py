@@ -170,7 +170,8 @@ def _numbers(patch: KeyPatch, factor: float) -> str:
         return _number_text(patch.evidence, patch.evidence_std or 0.0, "+")
     if patch.kind == "single" and patch.single is not None:
         log_odds = _number_text(patch.single, patch.single_std or 0.0, "+")
-        return f"p = {patch.single_probability:.3f}\n{log_odds}"
+        share = patch.single_probability or 0.0
+        return f"p {'> 0.999' if share >= 0.9995 else f'= {share:.3f}'}\n{log_odds}"
     text = _number_text(factor * patch.attention, factor * patch.attention_std)
     if patch.kind == "unsure":
         text += f"\nsd ÷ mean {patch.variation:.2f}"

@@ -39,7 +39,7 @@ _ROLES: dict[KeyPatchKind, Role] = {
     "unsure": "unsure",
 }
 _TITLES: dict[LayerKind, str] = {
-    "attention": "Where the model looked (attention)",
+    "attention": "Where it looked (attention)",
     "attention_std": "Uncertainty of that (sd)",
     "evidence": "For (+) and against (−)",
     "evidence_std": "Uncertainty of that (sd)",
