@@ -9,6 +9,7 @@ from sklearn.model_selection import cross_val_score
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import BagError, LabelError, PredictionError, SettingsError
+from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.predictor import predict
 from sgpmil.training.classifier import SGPMILClassifier
 from sgpmil.training.fit import fit
@@ -250,3 +251,31 @@ def test_probabilities_are_for_the_training_shares_or_the_prevalence_given():
     np.testing.assert_allclose(changed.predict_proba(bags), models[0.1].predict_proba(bags))
     with pytest.raises(SettingsError, match="but got shares for a, b"):
         classifier(prevalence="a=0.5,b=0.5").fit(bags, labels)
+
+
+def rare_bags(count, *, seed):
+    """Bags of which a tenth are positive."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(count) % 10 == 0).astype(int)
+    bags = [rng.normal(0.45 * label, 1.0, size=(6, 3)) for label in labels]
+    return bags, labels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sgpmil", "abmil"])
+def test_rare_positives_are_as_frequent_as_the_probabilities_say(model):
+    settings = {"hidden_dims": (8,)} | ({"num_inducing": 8} if model == "sgpmil" else {})
+    bags, labels = rare_bags(800, seed=0)
+    fitted = classifier(
+        model=model, epochs=12, learning_rate=2e-3, bags_per_step=8, model_settings=settings,
+        random_state=0,
+    ).fit(bags, labels)  # fmt: skip
+    test, truth = rare_bags(3000, seed=1)
+
+    def ace():
+        return adaptive_calibration_error(fitted.predict_proba(test), truth)
+
+    corrected = ace()
+    fitted.set_params(prevalence="balanced")
+    assert ace() > 0.15
+    assert corrected < 0.03

@@ -154,6 +154,15 @@ def load_model(
     return network.eval(), info
 
 
+def read_shares(path: Path | str) -> ClassShares | None:
+    """Read the class shares of a checkpoint without its weights; None where it has none."""
+    _, description = _paths(path)
+    try:
+        return ClassShares.from_json(json.loads(description.read_text()).get("shares"))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
 def _registered(name: str, weights: Path) -> str:
     try:
         return find_model(name).name

@@ -6,10 +6,13 @@ import pytest
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.experiments.recipe import load_recipe
-from sgpmil.models.registry import list_models, resolve_settings
+from sgpmil.models.checkpoint import save_model
+from sgpmil.models.prevalence import ClassShares
+from sgpmil.models.registry import build_model, list_models, resolve_settings
 from sgpmil.report.pages.blocks import Commands
 from sgpmil.report.pages.provenance import (
     environment_section,
+    prevalence_sentences,
     reproduction_section,
     settings_section,
     train_command,
@@ -118,3 +121,24 @@ def test_the_environment_is_that_of_the_run(tmp_path):
     (table,) = environment_section(found).blocks
     assert ("torch", "2.0") in table.rows
     assert ("Data: folder", "/data/my features") in table.rows
+
+
+def test_the_prevalence_of_the_probabilities_is_stated(tmp_path):
+    found = material(path=tmp_path, num_folds=2)
+    assert prevalence_sentences(found) == ()
+    target = found.target
+    folds = []
+    for number, fold in enumerate(found.folds):
+        model = build_model("mean-pool", in_dim=2, target=target)
+        labels = [0] * (3 + number) + [1]
+        model.shares = ClassShares.of_training(labels, target, "training", balanced=True)
+        save_model(model, tmp_path / str(number) / "checkpoint.safetensors")
+        folds.append(replace(fold, checkpoint=tmp_path / str(number)))
+    first, second = target.names
+    (same,) = prevalence_sentences(replace(found, folds=(folds[0],)))
+    assert same == f"Probabilities are for a prevalence of {first} 75 %, {second} 25 %."
+    mean, note = prevalence_sentences(replace(found, folds=tuple(folds)))
+    assert f"{first} 77.5 %, {second} 22.5 %" in mean
+    assert "mean over folds" in note
+    unknown = (folds[0], replace(folds[1], checkpoint=None))
+    assert prevalence_sentences(replace(found, folds=unknown)) == ()

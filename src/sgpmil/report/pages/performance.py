@@ -75,12 +75,15 @@ def error_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> S
     )
 
 
-def calibration_section(assessment: Assessment, tests: Sequence[PredictionTable]) -> Section:
+def calibration_section(
+    assessment: Assessment, tests: Sequence[PredictionTable], prevalence: Sequence[str] = ()
+) -> Section:
     """Draw whether confidence is accuracy, and take the Brier score apart.
 
     Args:
         assessment: The measurements.
         tests: Predictions of each fold's labelled test slides.
+        prevalence: Sentences on the class shares that the probabilities are for.
     """
     parts = assessment.brier
     rows = tuple(
@@ -99,7 +102,8 @@ def calibration_section(assessment: Assessment, tests: Sequence[PredictionTable]
         rows,
         "The Brier score is reliability − resolution + uncertainty (and what bins leave over).",
     )
-    return Section("calibration", "Calibration", (Pictures((image,), (caption,)), table))
+    notes = (Prose(sentence) for sentence in prevalence)
+    return Section("calibration", "Calibration", (*notes, Pictures((image,), (caption,)), table))
 
 
 _BRIER = ("score", "reliability", "resolution", "uncertainty")

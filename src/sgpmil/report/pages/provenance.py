@@ -9,6 +9,8 @@ from typing import Any
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import SettingsError
+from sgpmil.models.checkpoint import read_shares
+from sgpmil.models.prevalence import prevalence_note
 from sgpmil.models.registry import resolve_settings
 from sgpmil.report.pages.blocks import Block, Commands, Prose, Section, Table
 from sgpmil.report.pages.texts import setting_text
@@ -41,6 +43,19 @@ def settings_section(material: RunMaterial) -> Section:
         )
         blocks.append(Table(("Setting", "Value"), rows, title, num_words=2, is_long=True))
     return Section("settings", "Settings", tuple(blocks))
+
+
+def prevalence_sentences(material: RunMaterial) -> tuple[str, ...]:
+    """Say which class shares the probabilities are for, where the models know it."""
+    found = [read_shares(fold.checkpoint) for fold in material.folds if fold.checkpoint is not None]
+    known = [shares.expected for shares in found if shares is not None]
+    if not known or len(known) < len(material.folds):
+        return ()
+    mean = [sum(part) / len(known) for part in zip(*known, strict=True)]
+    notes = prevalence_note(mean, material.target)
+    if max(max(part) - min(part) for part in zip(*known, strict=True)) < 5e-4:
+        return notes
+    return (*notes, "This is the mean over folds: each has the shares of its own training slides.")
 
 
 def environment_section(material: RunMaterial) -> Section:

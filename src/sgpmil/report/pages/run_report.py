@@ -26,6 +26,7 @@ from sgpmil.report.pages.performance import (
 )
 from sgpmil.report.pages.provenance import (
     environment_section,
+    prevalence_sentences,
     reproduction_section,
     settings_section,
 )
@@ -164,7 +165,7 @@ def run_report(
     sections = (
         Section("checks", "Checks", (checks,)),
         data_section(material, facts),
-        *_measured(assessment, tests),
+        *_measured(assessment, tests, prevalence_sentences(material)),
         localisation_section(assessment),
         prototype_section(explanation),
         slides_section(explanation, num_slides, cases),
@@ -212,7 +213,9 @@ def _assessment(material: RunMaterial, options: ReportOptions) -> Assessment:
     )
 
 
-def _measured(assessment: Assessment | None, tests: list[PredictionTable]) -> tuple[Section, ...]:
+def _measured(
+    assessment: Assessment | None, tests: list[PredictionTable], prevalence: tuple[str, ...]
+) -> tuple[Section, ...]:
     if assessment is None:
         missing = Prose(
             "No slide has a label, so there are no metrics, curves or confusion matrix. Predict "
@@ -223,7 +226,7 @@ def _measured(assessment: Assessment | None, tests: list[PredictionTable]) -> tu
     return (
         fold_section(assessment),
         error_section(assessment, tests),
-        calibration_section(assessment, tests),
+        calibration_section(assessment, tests, prevalence),
         uncertainty_section(assessment, tests),
     )
 
