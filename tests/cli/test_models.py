@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from sgpmil.bags import Bag, BagBatch, read_bags
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction
@@ -15,7 +16,7 @@ from sgpmil.evaluation.uncertainty.decisions import fit_deferral
 from sgpmil.models import build_model, load_model, save_model
 from sgpmil.models.prevalence import ClassShares
 from sgpmil.runs.prediction_files import read_predictions
-from sgpmil.runs.prediction_folder import write_prediction_folder
+from sgpmil.runs.prediction_folder import read_slide_scores, write_prediction_folder
 from sgpmil.runs.run import Run
 
 
@@ -417,3 +418,39 @@ def test_prevalence_that_does_not_fit_is_refused(sgpmil, slides, checkpoint, fol
         assert code == 2
         assert message in " ".join(err.split())
         assert not (tmp_path / "p").exists()
+
+
+def test_slides_unlike_the_training_slides_are_named(sgpmil, slides, tmp_path):
+    folder, _ = slides
+    model = build_model("abmil", in_dim=4, num_classes=2, hidden_dim=3, attention_dim=2)
+    rng = np.random.default_rng(0)
+    training = [
+        Bag(torch.from_numpy(rng.normal(size=(20, 4)) - 50).float(), f"t{i}") for i in range(120)
+    ]
+    model.novelty.fit(BagBatch.pack(training))
+    path = save_model(model, tmp_path / "m.safetensors", class_names=("normal", "tumor"))
+    code, out, _ = sgpmil("predict", path, folder, "--out", tmp_path / "p")
+    table = read_predictions(tmp_path / "p" / "predictions.csv")
+    count = len(table)
+    assert code == 0
+    said = " ".join(out.split())
+    assert f"{count} of {count} slides are unlike the training slides (p <= 0.01;" in said
+    assert [p.novelty_p for p in table.predictions] == [pytest.approx(1 / 121, abs=1e-6)] * count
+    assert [p.novel_share for p in table.predictions] == [1.0] * count
+    scores = read_slide_scores(tmp_path / "p", table.slide_ids[0])
+    assert scores.novelty.min() > 1
+    code, out, _ = sgpmil("predict", path, folder, "--out", tmp_path / "q", "--no-novelty")
+    assert code == 0
+    assert "Warning" not in out
+    assert "novelty_p" not in (tmp_path / "q" / "predictions.csv").read_text()
+
+
+def test_slides_like_the_training_slides_are_not_named(sgpmil, slides, tmp_path):
+    folder, _ = slides
+    bags = read_bags(folder)
+    model = build_model("abmil", in_dim=4, num_classes=2, hidden_dim=3, attention_dim=2)
+    model.novelty.fit(BagBatch.pack(list(bags)))
+    path = save_model(model, tmp_path / "m.safetensors", class_names=("normal", "tumor"))
+    code, out, _ = sgpmil("predict", path, folder, "--out", tmp_path / "p")
+    assert code == 0
+    assert "Warning" not in out

@@ -1,5 +1,6 @@
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,22 @@ def test_parquet_round_trip(tmp_path, num_classes):
         assert old.expected_entropy == new.expected_entropy
         assert old.mutual_information == new.mutual_information
     assert [file.name for file in path.parent.iterdir()] == ["predictions.parquet"]
+
+
+@pytest.mark.parametrize("write", [write_predictions, write_predictions_csv])
+def test_novelty_is_kept_where_it_is_known(tmp_path, write):
+    table = random_table(3, 2)
+    rows = (
+        replace(table.predictions[0], novel_share=0.25, novelty_p=0.125),
+        *table.predictions[1:],
+    )
+    path = tmp_path / "predictions"
+    write(path, PredictionTable(rows, table.target))
+    first, *others = read_predictions(path).predictions
+    assert (first.novel_share, first.novelty_p) == (0.25, 0.125)
+    assert all(math.isnan(p.novel_share) and math.isnan(p.novelty_p) for p in others)
+    write(path, table)
+    assert all(math.isnan(p.novelty_p) for p in read_predictions(path).predictions)
 
 
 def test_parquet_columns_as_pandas_sees_them(tmp_path):

@@ -22,6 +22,8 @@ def predict(options: PredictOptions) -> None:
     _print_least_certain(predicted)
     for note in predicted.notes:
         console.print(note)
+    if predicted.warning:
+        console.print(f"Warning: {predicted.warning}", style="yellow")
     scores = ", attention/" if options.instances else ""
     console.print(f"Written to {options.out}: predictions.parquet, predictions.csv{scores}")
     if options.labels is not None:

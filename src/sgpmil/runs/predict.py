@@ -37,6 +37,9 @@ from sgpmil.runs.prediction_files import (
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
 
+UNLIKE = 0.01
+"""Largest p-value of a slide that is called unlike the training slides."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(BagOptions):
@@ -52,6 +55,7 @@ class PredictOptions(BagOptions):
             which is the positive one, such as 0.1, or shares such as tumour=0.1,normal=0.9. By
             default the prevalence that the model was trained with.
         instances: Write the scores of the instances to OUT/attention/.
+        novelty: Compare the slides with the training slides, and warn of those unlike them.
         coverage: Give each slide a set of classes that contains its label this often, such as 0.9.
             The coverage is approximate where the calibration slides chose the epoch. It does not
             hold for slides from another scanner or hospital.
@@ -71,6 +75,7 @@ class PredictOptions(BagOptions):
     precision: str = "auto"
     prevalence: str | None = None
     instances: bool = True
+    novelty: bool = True
     coverage: float | None = None
     conformal: str | None = None
     defer: float | None = None
@@ -128,12 +133,14 @@ class PredictedFolder:
         table: The predictions, without the scores of the instances.
         decisions: Decision on each slide.
         notes: Sentences on the probabilities and the decisions.
+        warning: A sentence on slides that are unlike the training slides; empty without any.
     """
 
     path: Path
     table: PredictionTable
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...]
+    warning: str = ""
 
 
 def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> PredictedFolder:
@@ -173,6 +180,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             device=device,
             precision=options.precision,
             prevalence=options.prevalence,
+            novelty=options.novelty,
             on_bag=lambda _: bar.advance(),
         )
         table = write_prediction_folder(options.out, found, info.target, keep_instances=False)
@@ -181,7 +189,32 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     if rules.calibration is not None:
         write_predictions(options.out / TABLE, table, decisions)
     notes = (*prior, *rules.notes(table, decisions))
-    return PredictedFolder(options.out, table, decisions, notes)
+    warning = novelty_warning(table, network.novelty.num_slides)
+    return PredictedFolder(options.out, table, decisions, notes, warning)
+
+
+def novelty_warning(table: PredictionTable, num_training: int) -> str:
+    """Name the slides that are unlike the training slides; empty without any.
+
+    A slide is unlike them at p <= .01, or, where there are too few training slides for that, at
+    the smallest p-value that they allow.
+
+    Args:
+        table: Predictions.
+        num_training: Number of training slides that the p-values come from.
+    """
+    level = max(UNLIKE, 1 / (1 + num_training))
+    unlike = [p for p in table.predictions if p.novelty_p <= level * (1 + 1e-9)]
+    if not unlike:
+        return ""
+    worst = sorted(unlike, key=lambda p: (p.novelty_p, -p.novel_share))[:3]
+    named = ", ".join(f"{p.slide_id} ({p.novel_share:.0%} of its patches)" for p in worst)
+    more = "" if len(unlike) == len(worst) else f" and {len(unlike) - len(worst)} more"
+    return (
+        f"{len(unlike)} of {len(table)} slides {'is' if len(unlike) == 1 else 'are'} unlike the "
+        f"training slides (p <= {level:.2g}; {level * len(table):.1f} expected by chance): another "
+        f"scanner, stain or encoder? {named}{more}."
+    )
 
 
 def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:

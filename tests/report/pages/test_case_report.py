@@ -91,6 +91,18 @@ def test_predictions_alone_are_enough(tmp_path):
     assert "sgpmil predict --coverage 0.9" in case.prediction_set.sentence
 
 
+@pytest.mark.parametrize(("p_value", "is_said"), [(0.02, True), (0.5, False)])
+def test_a_slide_unlike_the_training_slides_is_said(tmp_path, p_value, is_said):
+    found = material(path=tmp_path, num_folds=1)
+    rows = tuple(
+        replace(p, novel_share=0.3, novelty_p=p_value) for p in found.folds[0].test.predictions
+    )
+    fold = replace(found.folds[0], test=PredictionTable(rows, found.target))
+    caveats = CaseReports(replace(found, folds=(fold,))).of("f0 s00").caveats
+    said = any("(p = 0.02): 30% of its patches" in caveat for caveat in caveats)
+    assert said == is_said
+
+
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [("uni_v1", []), ("resnet50", ["(resnet50) was trained on everyday"])],

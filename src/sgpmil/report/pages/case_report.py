@@ -24,6 +24,8 @@ from sgpmil.shapes import UInt8
 
 _LONGEST = 1000
 """Longer side of the slide's picture, in pixels."""
+_UNLIKE = 0.05
+"""Largest p-value of a slide that is said to be unlike the training slides."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,6 +234,12 @@ class CaseReports:
             caveats.append("The encoder of the patches is unknown.")
         if self.facts.is_synthetic:
             caveats.append("The slide is synthetic (a phantom): it shows no patient.")
+        if prediction.novelty_p <= _UNLIKE:  # not where it is unknown (NaN)
+            caveats.append(
+                f"The slide is unlike the training slides (p = {prediction.novelty_p:.2g}): "
+                f"{prediction.novel_share:.0%} of its patches are more novel than 99 % of the "
+                "training patches. The prediction may not hold."
+            )
         if not self.has_posterior:
             caveats.append("The model does not estimate its own uncertainty.")
         if prediction.instances is None:

@@ -107,6 +107,8 @@ def slide_list_section(
         has_posterior: Whether the model estimates its own uncertainty.
     """
     names = material.target.names
+    tests = [p for fold in material.folds for p in fold.test.predictions]
+    tells_novelty = any(not math.isnan(p.novelty_p) for p in tests)
     rows: list[tuple[float, tuple[str, ...]]] = []
     for fold in material.folds:
         for prediction, own in zip(fold.test.predictions, sets[fold.name], strict=True):
@@ -128,6 +130,11 @@ def slide_list_section(
                 format_number(float(prediction.std[predicted])) if has_posterior else "–",
                 format_number(prediction.entropy),
                 format_number(prediction.mutual_information) if has_posterior else "–",
+                *(
+                    (f"{prediction.novel_share:.1%}", format_number(prediction.novelty_p))
+                    if tells_novelty
+                    else ()
+                ),
             )
             rows.append((prediction.entropy, row))
     rows.sort(key=lambda pair: -pair[0])
@@ -143,9 +150,16 @@ def slide_list_section(
             "SD",
             "Entropy",
             "Mutual information",
+            *(("Novel patches", "p of the slide") if tells_novelty else ()),
         ),
         tuple(row for _, row in rows),
-        "All test slides, the least certain first. Entropy and mutual information in nats.",
+        "All test slides, the least certain first. Entropy and mutual information in nats."
+        + (
+            " Novel patches are more unlike the training patches than 99 % of these are unlike "
+            "those of other patients; a small p says that the slide is unlike the training slides."
+            if tells_novelty
+            else ""
+        ),
         num_words=6,
         is_long=True,
     )
