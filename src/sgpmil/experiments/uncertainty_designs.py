@@ -25,6 +25,7 @@ from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.uncertainty_sets import UncertaintySet
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import list_models, resolve_settings, unknown_name
+from sgpmil.processes import compute_device
 from sgpmil.shapes import Float
 from sgpmil.training.classifier import SGPMILClassifier
 from sgpmil.training.fit import fit
@@ -273,7 +274,8 @@ class Trained:
         seconds_per_epoch: Median seconds of an epoch, of all members together; None where it is
             not known.
         dropout_samples: Number of predictions with dropout; 0 predicts without.
-        device: Device that predicts.
+        device: Device that predicts; by default that of the models, which training leaves on the
+            CPU.
     """
 
     models: tuple[MILModel, ...]
@@ -393,7 +395,7 @@ def train_design(design: Design, data: UncertaintySet, *, device: str = "auto") 
         tuple(models),
         sum(known) if len(known) == len(seconds) else None,
         design.dropout_samples,
-        None if device == "auto" else device,
+        str(compute_device(device)),
     )
 
 
@@ -423,4 +425,4 @@ def _train_as_classifier(design: Design, data: UncertaintySet, device: str) -> T
     classifier.fit(bags, data.train.labels)
     seconds = time.perf_counter() - start
     epochs = resolve_training(design.model, None).epochs
-    return Trained((classifier.model_,), seconds / epochs, 0, None if device == "auto" else device)
+    return Trained((classifier.model_,), seconds / epochs, 0, str(compute_device(device)))
