@@ -275,10 +275,14 @@ class MILModel(nn.Module, ABC):
             return (output.instance_logits + output.instance_bias).unsqueeze(0)
         T = len(batch.features)
         parts = [
-            self(batch.alone(start, min(start + _BAGS_OF_ONE, T))).logits
+            self.predict_bags_of_one(batch.alone(start, min(start + _BAGS_OF_ONE, T)))
             for start in range(0, T, _BAGS_OF_ONE)
         ]
         return torch.cat(parts).transpose(0, 1)
+
+    def predict_bags_of_one(self, batch: BagBatch) -> Float[Tensor, "B S C"]:
+        """Return the logits of bags of one instance; override it where `forward` is slow there."""
+        return self(batch).logits
 
     @property
     def uses_coordinates(self) -> bool:

@@ -152,6 +152,16 @@ class DGRMIL(MILModel):
             extras={"lesions": lesions, "bag_means": means.squeeze(1)},
         )
 
+    def predict_bags_of_one(self, batch: BagBatch) -> Float[Tensor, "B 1 C"]:
+        """Return the logits of bags of one instance, all at once: any token attends to it alone."""
+        if not self.instance_attention.attention.is_exact(1):
+            return super().predict_bags_of_one(batch)
+        instances = self.upper(self.lower(self.prepare(batch.features)).relu()).relu()
+        attended = self.instance_attention.attend_exactly(instances.unsqueeze(1))
+        key = self.instance_norm(attended).transpose(0, 1)
+        found, _ = self.cross_attention(key, key, key)
+        return self.classifier(self.readout(found)).transpose(0, 1)
+
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
         """Cross-entropy and, after the warm-up, diversity and triplet terms.
 

@@ -190,6 +190,22 @@ class NystromAttention(nn.Module):
         joined = torch.cat(attended, 1).transpose(0, 1).flatten(1)
         return self.dropout(self.out(joined)), matrices
 
+    def is_exact(self, length: int) -> bool:
+        """Return whether sequences of this length are their own landmarks, within one filter."""
+        return not self.zero_padding and length <= min(self.num_landmarks, _CONV // 2 + 1)
+
+    def attend_exactly(self, tokens: Float[Tensor, "B n d"]) -> Float[Tensor, "B n d"]:
+        """Attend within many short sequences of one length at once; see `is_exact`."""
+        parts = self.qkv(tokens).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        queries, keys, values = parts.unbind(0)
+        queries = queries * queries.shape[-1] ** -0.5
+        attended = (queries @ keys.mT).softmax(-1) @ values
+        # A convolution of so few tokens as a matrix: entry (i, j) is the filter at j - i.
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        filters = self.conv.weight[:, 0, places - places.unsqueeze(1) + _CONV // 2]
+        joined = (attended + filters @ values).transpose(1, 2).flatten(2)
+        return self.dropout(self.out(joined))
+
     @torch.no_grad()
     def exact_matrices(
         self, tokens: Float[Tensor, "T d"], segments: Segments
@@ -281,6 +297,10 @@ class PreNormAttention(nn.Module):
         """See `NystromAttention`."""
         change, matrices = self.attention(self.norm(tokens), segments)
         return tokens + change, matrices
+
+    def attend_exactly(self, tokens: Float[Tensor, "B n d"]) -> Float[Tensor, "B n d"]:
+        """See `NystromAttention`."""
+        return tokens + self.attention.attend_exactly(self.norm(tokens))
 
     def exact_matrices(
         self, tokens: Float[Tensor, "T d"], segments: Segments

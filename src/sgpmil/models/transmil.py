@@ -109,6 +109,18 @@ class TransMIL(MILModel):
             attention_score=rollout,
         )
 
+    def predict_bags_of_one(self, batch: BagBatch) -> Float[Tensor, "B 1 C"]:
+        """Return the logits of bags of one instance, all at once: a class token and an image."""
+        if not self.first.attention.is_exact(2):
+            return super().predict_bags_of_one(batch)
+        embeddings = self.through(self.mlp, batch.features)
+        class_tokens = self.class_token.to(embeddings.dtype).expand_as(embeddings)
+        tokens = self.first.attend_exactly(torch.stack([class_tokens, embeddings], 1))
+        class_tokens, images = tokens.unbind(1)
+        tokens = torch.stack([class_tokens, self.position.encode_single(images)], 1)
+        tokens = self.second.attend_exactly(tokens)
+        return self.classifier(self.norm(tokens[:, :1]))
+
     def _tokens(
         self, embeddings: Float[Tensor, "T H"], sizes: list[int], sides: list[int]
     ) -> Float[Tensor, "_ H"]:
@@ -155,6 +167,14 @@ class PositionEncoding(nn.Module):
             found = F.conv2d(image, weight, bias, padding=_FILTERS[0] // 2, groups=len(weight))
             encoded += [part[:1], part[1:] + found.squeeze(0).flatten(1).T]
         return torch.cat(encoded)
+
+    def encode_single(self, images: Float[Tensor, "B d"]) -> Float[Tensor, "B d"]:
+        """Encode images of one token, which only the centre of each filter meets."""
+        encoded = images
+        for conv, size in zip(self.convs, _FILTERS, strict=True):
+            centre = conv.get_parameter("weight")[:, 0, size // 2, size // 2]
+            encoded = encoded + images * centre + conv.get_parameter("bias")
+        return encoded
 
 
 def _token_segments(segments: Segments, sides: list[int]) -> Segments:
