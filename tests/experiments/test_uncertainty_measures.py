@@ -191,6 +191,9 @@ def test_novelty_of_patches_and_slides(columns, trained, data):
     y = np.repeat([0, 1], [len(p_test), len(p_new)])
     expected = roc_auc_score(y, [1 - p for p in (*p_test, *p_new)])
     assert columns["novelty_slide@unseen"] == pytest.approx(expected)
+    allowed = [t for t in sorted(set(p_test + p_new)) if np.mean(np.array(p_test) <= t) <= 0.05]
+    found = max((np.mean(np.array(p_new) <= t) for t in allowed), default=0.0)
+    assert columns["found@unseen"] == pytest.approx(found)
     assert columns["flag@unseen"] == sum(p <= 0.05 for p in p_new) / len(p_new)
     assert columns["false_alarms"] == sum(p <= 0.05 for p in p_test) / len(p_test)
 

@@ -15,9 +15,11 @@ Keys of `measure`, with ``@shift`` for shifted bags:
 ``auc@…``, ``nll@…``, ``nll_t@…``         shifted bags
 ``novelty_patch@…``                       AUROC of a patch's novelty: patches unlike training
                                           against all patches of the test bags
-``novelty_slide@…``, ``flag@…``,          AUROC of a slide's novelty, shifted against test bags; the
-``false_alarms``                          share of shifted bags with a p-value up to .05, and that
-                                          of test bags
+``novelty_slide@…``, ``found@…``          AUROC of a slide's novelty, shifted against test bags, and
+                                          the share of shifted bags found when 5 % of the test bags
+                                          are
+``flag@…``, ``false_alarms``              share of shifted bags, and of test bags, with a p-value up
+                                          to .05
 ``residual_patch@…``                      the same AUROC by the residual variance of the process
 ``attention``, ``evidence``, ``single``,  mean AUC of a score in positive bags, and the largest of
 ``best``                                  the three
@@ -46,7 +48,7 @@ from torch import Tensor
 from sgpmil.evaluation.metrics import get_metric, instance_auc
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.ranking import auroc
+from sgpmil.evaluation.ranking import auroc, sensitivity_at_specificity
 from sgpmil.evaluation.uncertainty.measures import (
     UncertaintyMeasure,
     error_auroc,
@@ -127,7 +129,9 @@ def novelty_columns(
         if values is not None:
             unseen = data.shifted[shift].unseen
             found[f"novelty_patch@{shift}"] = unseen_auroc(values, unseen, usual)
-            found[f"novelty_slide@{shift}"] = auroc(*_against(-p_values, -p_shifted))
+            scores, is_shifted = _against(-p_values, -p_shifted)
+            found[f"novelty_slide@{shift}"] = auroc(scores, is_shifted)
+            found[f"found@{shift}"] = sensitivity_at_specificity(scores, is_shifted, 1 - _FLAG)
             found[f"flag@{shift}"] = _flagged(p_shifted)
     return found
 

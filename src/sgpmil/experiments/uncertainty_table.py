@@ -32,7 +32,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("aurc_max", "aurc_std", "aurc_mi"),
     ),
     "Shift": ("auc@", "nll@", "nll_t@"),
-    "Novelty": ("novelty_patch@", "novelty_slide@", "flag@", "false_alarms", "residual_patch@"),
+    "Novelty": (
+        *("novelty_patch@", "novelty_slide@", "found@", "flag@", "false_alarms"),
+        "residual_patch@",
+    ),
     "Instances": ("attention", "evidence", "single", "best"),
     "Process": (
         *("process_share", "variance_ratio", "prototypes", "inducing", "nmi", "nmi_kmeans"),
@@ -57,6 +60,7 @@ _NAMES = {
     "aurc_mi": "AURC, MI",
     "novelty_patch": "novelty, patch",
     "novelty_slide": "novelty, slide",
+    "found": "slides found at 5 % false alarms",
     "flag": "slides flagged",
     "false_alarms": "false alarms",
     "residual_patch": "residual variance, patch",
