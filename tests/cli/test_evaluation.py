@@ -10,7 +10,8 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.runs.prediction_files import write_predictions, write_predictions_csv
+from sgpmil.evaluation.uncertainty.temperature import fit_temperature
+from sgpmil.runs.prediction_files import read_predictions, write_predictions, write_predictions_csv
 from sgpmil.runs.prediction_folder import write_prediction_folder
 from sgpmil.runs.run import Run
 
@@ -53,6 +54,17 @@ def write_table(path, num=40, seed=0):
     lines = [f"{path.stem}{i},{y},{1 - q:.6f},{q:.6f}" for i, (y, q) in rows]
     path.write_text("\n".join(["slide_id,label,p_0,p_1", *lines]) + "\n")
     return path
+
+
+def test_a_bias_of_each_class_on_request(sgpmil, tmp_path):
+    test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", seed=1)
+    given = ("evaluate", test, "--validation", val, "--bootstrap", "0")
+    assert "bias of" not in sgpmil(*given)[1]
+    code, said, _ = sgpmil(*given, "--temperature-bias")
+    assert code == 0
+    found = fit_temperature(read_predictions(val), bias=True)
+    for name, bias in zip("01", found.bias, strict=True):
+        assert f"bias of {name} {bias:.3f}" in " ".join(said.replace("│", " ").split())
 
 
 @pytest.mark.slow

@@ -266,3 +266,9 @@ def test_a_hundred_slides_take_less_than_20_mb(tmp_path):
     (rows,) = (t for caption, t in page.tables.items() if (caption or "").startswith("All test"))
     assert len(rows) == 101
     assert path.stat().st_size < 20e6
+
+
+def test_the_command_of_the_page_has_what_was_asked_for(tmp_path):
+    options = ReportOptions(run=tmp_path, coverage=0.8, temperature_bias=True)
+    assert options.command.split()[3:] == ["--coverage", "0.8", "--temperature-bias", "--overwrite"]
+    assert ReportOptions(run=tmp_path).command.split()[3:] == ["--overwrite"]

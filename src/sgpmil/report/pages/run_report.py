@@ -85,7 +85,7 @@ class ReportOptions(MaterialOptions):
             value = getattr(self, name)
             if value != defaults[name]:
                 text = ",".join(value) if isinstance(value, tuple) else str(value)
-                words += [f"--{name.replace('_', '-')}", text]
+                words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
         return shlex.join([*words, "--overwrite"])
 
 
