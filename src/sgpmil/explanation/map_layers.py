@@ -153,7 +153,7 @@ def map_layers(
         words = f"Patch alone: {class_name}", "log-odds   (0 = 50 %, 2.2 = 90 %)", "log-odds"
         layers += _signed_layers("single", mean, spread, words, scale)
     if scores.novelty is not None:
-        unit = _unit("novelty   (1 = exceeded by 1 % of training patches)", scale)
+        unit = _unit("novelty   (1: exceeded by 1 % of training patches)", scale)
         layers.append(
             MapLayer("novelty", "Unlike the training patches", unit, scaled(scores.novelty, scale))
         )

@@ -50,6 +50,8 @@ _COLOURS: dict[LayerKind, str] = {
 }
 _MOST_PIXELS = 1_000_000
 """Pixels of a map in a figure: more than the figure itself has there."""
+_LEAST_NOVELTY_END = 2.0
+"""Least upper end of the colours of novelty, which begin at 1."""
 _GROUND_STRETCH = 3.0
 """Limit of the grey attention beneath marks, in limits of the attention map: it stays pale."""
 
@@ -174,6 +176,9 @@ class _LayerDrawing:
     def heat(self, axes: Axes, layer: MapLayer, colours: str, stretch: float = 1.0) -> AxesImage:
         end = stretch * (self.ends.of(layer.kind) if self.scale == "absolute" else 1.0)
         norm = Normalize(-end if layer.is_signed else 0.0, end)
+        if layer.kind == "novelty" and self.scale == "absolute":
+            # Ordinary patches stay pale, so that a slide without novel ones is.
+            norm = Normalize(1.0, max(_LEAST_NOVELTY_END, end))
         drawn = score_map(*self.place, layer.values, most_pixels=_MOST_PIXELS)
         has_slide = self.picture.pixels is not None
         return draw_heat(axes, drawn, colours, norm, over_slide=has_slide)
