@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,3 +93,26 @@ def test_models_promise_what_a_gpu_may_record(name):
 def test_a_step_that_other_libraries_compute_is_not_recorded(settings):
     model = build_model("sgpmil", in_dim=8, num_classes=2, **settings)
     assert model.recordable is Recordable.NOTHING
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_evidence_of_an_uncertain_classifier_varies_as_products_of_draws_do(num_classes):
+    rng = np.random.default_rng(1)
+    T, S = 4, 400_000
+    weight, weight_std = rng.random(T), 0.3 * rng.random(T)
+    value, value_std = rng.normal(size=(T, num_classes)), rng.random((T, num_classes))
+    output = ModelOutput(
+        logits=torch.zeros(1, 2, num_classes),
+        attention=torch.tensor(weight)[None],
+        weights=torch.tensor(weight)[None],
+        instance_logits=torch.tensor(value),
+        instance_logits_std=torch.tensor(value_std),
+        moments=(torch.tensor(weight), torch.tensor(weight_std)),
+    )
+    drawn = (weight + weight_std * rng.normal(size=(S, T)))[:, :, None] * (
+        value + value_std * rng.normal(size=(S, T, num_classes))
+    )
+    others = (drawn.sum(2, keepdims=True) - drawn) / (num_classes - 1)
+    assert np.allclose(output.evidence, drawn.mean(0), atol=0.01)
+    assert np.allclose(output.evidence_std, drawn.std(0), atol=0.01)
+    assert np.allclose(output.margin_std, (drawn - others).std(0), atol=0.02)

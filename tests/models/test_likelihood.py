@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +8,12 @@ from hypothesis import strategies as st
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError
-from sgpmil.models.likelihood import LIKELIHOODS, negative_log_likelihood
+from sgpmil.models.likelihood import (
+    LIKELIHOODS,
+    class_log_odds,
+    log_odds_moments,
+    negative_log_likelihood,
+)
 
 TARGET = ClassTarget(("no", "yes"))
 
@@ -72,3 +78,17 @@ def test_extreme_logits_stay_finite(likelihood):
 def test_unknown_likelihood_lists_the_known():
     with pytest.raises(SettingsError, match=r"one of mean_log_prob, .* but got 'elbo'"):
         negative_log_likelihood(TARGET, torch.zeros(1, 1, 2), torch.tensor([0]), "elbo")
+
+
+@pytest.mark.parametrize(("num_classes", "tolerance"), [(2, 0.01), (3, 0.05)])
+def test_moments_of_log_odds_are_those_of_many_draws(num_classes, tolerance):
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=(5, num_classes))
+    std = 0.5 * rng.random((5, num_classes)) + 0.1
+    drawn = torch.tensor(mean + std * rng.normal(size=(400_000, 5, num_classes)))
+    odds, probs = class_log_odds(drawn), drawn.softmax(-1)
+    ours = log_odds_moments(torch.tensor(mean), torch.tensor(std))
+    # Of more than two classes the log-odds are not normal: they are to first order.
+    assert torch.allclose(ours[0], odds.mean(0), atol=tolerance)
+    assert torch.allclose(ours[1], odds.std(0), atol=tolerance)
+    assert torch.allclose(ours[2], probs.mean(0), atol=tolerance / 5)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
+from torch.distributions import Normal, kl_divergence
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import SettingsError
@@ -316,3 +317,24 @@ def test_slide_probabilities_hardly_depend_on_the_noise_seed():
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         build_model("sgpmil", in_dim=3, num_classes=2, **settings)
+
+
+def test_an_uncertain_classifier_draws_weights_from_its_posterior():
+    bags = random_bags((20, 1), dtype=torch.float64)
+    model = patch_model(bags, classifier_scale=0.7, num_samples=40, prediction_samples=4000)
+    with torch.no_grad():
+        model.classifier_log_sd.uniform_(-2.0, -0.5)
+        output = model(BagBatch.pack([bags[1]]))
+        # A bag of one patch has the weight 1: its logits are normal, with closed moments.
+        h = model.embed(bags[1].features)
+        mean = h @ model.classifier.weight.T + model.classifier.bias
+        std = (h.square() @ (2 * model.classifier_log_sd).exp().T).sqrt()
+        logits = output.logits[0]
+        assert torch.allclose(logits.mean(0), mean[0], atol=1e-6)  # pairs cancel
+        assert torch.allclose(logits.std(0), std[0], rtol=0.06)
+        assert torch.allclose(output.instance_logits_std, std)
+        prior = Normal(0.0, 0.7)
+        posterior = Normal(model.classifier.weight, model.classifier_log_sd.exp())
+        expected = model.gp.kl() + kl_divergence(posterior, prior).sum()
+        assert model.kl() == pytest.approx(float(expected))
+    assert model.rate_factor("classifier_log_sd") == model.settings.variational_rate

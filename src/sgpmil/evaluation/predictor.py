@@ -17,7 +17,7 @@ from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
-from sgpmil.models.likelihood import class_log_odds, probabilities
+from sgpmil.models.likelihood import class_log_odds, log_odds_moments, probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
 from sgpmil.models.prevalence import Prevalence, expected_shares
 from sgpmil.shapes import Float
@@ -260,7 +260,7 @@ def _scores(running: _Running, target: Target) -> list[InstanceScores]:
         "evidence_mean": output.evidence,
         "evidence_std": output.evidence_std,
         "margin_std": output.margin_std,
-        **({} if single is None else _single_scores(single, target)),
+        **({} if single is None else _single_scores(single, output.instance_logits_std, target)),
         "novelty": running.novelty,
     }
     arrays = {name: _array(value) for name, value in values.items() if value is not None}
@@ -276,9 +276,14 @@ def _scores(running: _Running, target: Target) -> list[InstanceScores]:
 
 
 def _single_scores(
-    logits: Float[torch.Tensor, "S T C"], target: Target
+    logits: Float[torch.Tensor, "S T C"],
+    logits_std: Float[torch.Tensor, "T C"] | None,
+    target: Target,
 ) -> dict[str, torch.Tensor | None]:
-    """Summarise the samples of what the model gives a bag of each instance alone."""
+    """Summarise what the model gives a bag of each instance alone: samples, or mean and std."""
+    if logits_std is not None and len(logits) == 1:
+        mean, std, expected = log_odds_moments(logits[0], logits_std)
+        return {"single_mean": mean, "single_std": std, "single_prob": expected}
     log_odds = class_log_odds(logits)
     std, mean = torch.std_mean(log_odds, 0, correction=min(1, len(logits) - 1))
     # Of one sample, the probability follows from the log-odds.

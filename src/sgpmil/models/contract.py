@@ -102,6 +102,8 @@ class ModelOutput:
             the attention after the pooling's normalisation.
         instance_logits: $w_c^\top h_i$ where the classifier is linear in the pooled embedding, so
             that $\sum_i \tilde a_{si}\, w_c^\top h_i$ is the bag's logit less its bias.
+        instance_logits_std: Posterior standard deviation of those, where the classifier's weights
+            are independent normal distributions; `instance_logits` are then their means.
         instance_bias: $b_c$ where the pooling weights of a bag of one instance are 1, so that its
             logits are $w_c^\top h_i + b_c$.
         single_samples: Logits of bags that hold one instance each, for each sample, where they are
@@ -119,6 +121,7 @@ class ModelOutput:
     attention: Float[Tensor, "A T"]
     weights: Float[Tensor, "A T"] | None = None
     instance_logits: Float[Tensor, "T C"] | None = None
+    instance_logits_std: Float[Tensor, "T C"] | None = None
     instance_bias: Float[Tensor, " C"] | None = None
     single_samples: Float[Tensor, "S T C"] | None = None
     evidence_samples: Float[Tensor, "S T C"] | None = None
@@ -154,19 +157,23 @@ class ModelOutput:
             return self.evidence_samples.mean(0)
         if self.instance_logits is None or self.weights is None:
             return None
-        mean = self.weights.mean(0) if self.moments is None else self.moments[0]
-        return mean.unsqueeze(1) * self.instance_logits
+        mean, _ = self._weight_moments(self.weights)
+        return mean * self.instance_logits
 
     @property
     def evidence_std(self) -> Float[Tensor, "T C"] | None:
-        """Standard deviation of the evidence over samples."""
+        r"""Standard deviation of the evidence.
+
+        Of a product of independent $\tilde a_i$ and $q_{ic} = w_c^\top h_i$ it is
+        $\sqrt{\mathrm E[\tilde a]^2 \mathrm{var}(q) + \mathrm{var}(\tilde a) (\mathrm E[q]^2 +
+        \mathrm{var}(q))}$.
+        """
         if self.evidence_samples is not None:
             return _std(self.evidence_samples)
         if self.instance_logits is None or self.weights is None:
             return None
-        # The classifier is fixed, so the evidence varies as its weight does.
-        std = _std(self.weights) if self.moments is None else self.moments[1]
-        return std.unsqueeze(1) * self.instance_logits.abs()
+        variance = None if self.instance_logits_std is None else self.instance_logits_std.square()
+        return self._product_std(self.weights, self.instance_logits, variance)
 
     @property
     def margin_std(self) -> Float[Tensor, "T C"] | None:
@@ -174,11 +181,32 @@ class ModelOutput:
 
         Given where it does not follow from the evidence's own: where classes vary on their own.
         """
-        samples = self.evidence_samples
-        if samples is None:
+        samples, std = self.evidence_samples, self.instance_logits_std
+        if samples is not None:
+            return _std(_margins(samples))
+        if self.instance_logits is None or self.weights is None or std is None:
             return None
-        C = samples.shape[2]
-        return _std((C * samples - samples.sum(2, keepdim=True)) / (C - 1))
+        variance, C = std.square(), std.shape[1]
+        others = (variance.sum(1, keepdim=True) - variance) / (C - 1) ** 2
+        return self._product_std(self.weights, _margins(self.instance_logits), variance + others)
+
+    def _weight_moments(
+        self, weights: Float[Tensor, "A T"]
+    ) -> tuple[Float[Tensor, "T 1"], Float[Tensor, "T 1"]]:
+        mean, std = (weights.mean(0), _std(weights)) if self.moments is None else self.moments
+        return mean.unsqueeze(1), std.unsqueeze(1)
+
+    def _product_std(
+        self,
+        weights: Float[Tensor, "A T"],
+        values: Float[Tensor, "T C"],
+        variance: Float[Tensor, "T C"] | None,
+    ) -> Float[Tensor, "T C"]:
+        """Return the standard deviation of pooling weights times independent values."""
+        mean, std = self._weight_moments(weights)
+        if variance is None:
+            return std * values.abs()
+        return (mean.square() * variance + std.square() * (values.square() + variance)).sqrt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +398,12 @@ class MILModel(nn.Module, ABC):
     def num_parameters(self) -> int:
         """Count the trainable parameters."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+
+def _margins(values: Float[Tensor, "*R C"]) -> Float[Tensor, "*R C"]:
+    """Return each class's value less the mean of the others'."""
+    C = values.shape[-1]
+    return (C * values - values.sum(-1, keepdim=True)) / (C - 1)
 
 
 def _std(samples: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:

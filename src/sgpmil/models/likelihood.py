@@ -10,6 +10,7 @@ For classes, with $p_s = \mathrm{softmax}(\ell_s)$:
 import math
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +21,8 @@ from sgpmil.shapes import Float, Int
 
 Likelihood = Literal["mean_log_prob", "mean_logits", "log_mean_prob"]
 LIKELIHOODS: tuple[str, ...] = get_args(Likelihood)
+
+_QUADRATURE_NODES = 20
 
 
 def negative_log_likelihood(
@@ -70,6 +73,32 @@ def class_log_odds(logits: Float[Tensor, "*R C"]) -> Float[Tensor, "*R C"]:
     own = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
     others = logits.unsqueeze(-2).masked_fill(own, -torch.inf).logsumexp(-1)
     return logits - others
+
+
+def log_odds_moments(
+    logits: Float[Tensor, "T C"], std: Float[Tensor, "T C"]
+) -> tuple[Float[Tensor, "T C"], Float[Tensor, "T C"], Float[Tensor, "T C"]]:
+    r"""Return mean and standard deviation of class log-odds, and the mean probabilities.
+
+    The logits are independent normal variables. Of two classes the log-odds are normal, and mean
+    and standard deviation exact; of more, they are so to first order. The probability is
+    $\mathrm E\, \sigma(\text{log-odds})$ by Gauss–Hermite quadrature, and sums to 1 over classes.
+
+    Args:
+        logits: Means of the logits.
+        std: Their standard deviations.
+    """
+    C = logits.shape[1]
+    mean = class_log_odds(logits)
+    own = torch.eye(C, dtype=torch.bool, device=logits.device)
+    share = logits.unsqueeze(1).expand(-1, C, C).masked_fill(own, -torch.inf).softmax(-1)
+    variance = std.square() + (share.square() * std.square().unsqueeze(1)).sum(-1)
+    deviation = variance.sqrt()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+    probs = torch.zeros_like(mean)
+    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+        probs += weight * (mean + node * deviation).sigmoid()
+    return mean, deviation, probs / probs.sum(1, keepdim=True)
 
 
 def _categorical(

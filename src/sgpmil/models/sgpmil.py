@@ -15,6 +15,7 @@ $$ g_i = \Big[ \frac{u_i - \bar u}{\sqrt{2G}\, \mathrm{sd}(u)},\;
 The mean square distance of two patches is 1 in either part (times $w$), throughout training.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -57,6 +58,9 @@ from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likel
 from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float, Int
+
+_CLASSIFIER_STREAM = 1000
+"""Number of the stream of noise of the classifier's weights."""
 
 _LEAST_SD = 1e-4
 """Added to a standard deviation, so that an input that patches share cannot blow up."""
@@ -102,6 +106,8 @@ class SGPMILSettings(ModelSettings):
             noise; 0 takes `num_samples` independent ones.
         scores: Attention and evidence of instances: ``samples``, their mean and standard deviation
             over samples; or ``moments`` of the posterior in closed form, with softmax attention.
+        classifier_scale: Prior standard deviation of the classifier's weights, which then are
+            normal distributions; None learns numbers.
     """
 
     hidden_dims: tuple[int, ...] = (768, 384, 256)
@@ -130,6 +136,7 @@ class SGPMILSettings(ModelSettings):
     variational_rate: float = 1.0
     prediction_samples: int = 0
     scores: Literal["samples", "moments"] = "samples"
+    classifier_scale: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,7 +158,7 @@ class SGPMILSettings(ModelSettings):
         self.check_at_least(1, "gp_dim", "num_inducing", "num_samples")
         self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed", "preserved_dim")
         self.check_at_least(0, "preserved_weight", "prediction_samples")
-        for name in ("jitter", "variational_rate", "outputscale"):
+        for name in ("jitter", "variational_rate", "outputscale", "classifier_scale"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise SettingsError(f"Expected {name} > 0, but got {value}.")
@@ -284,6 +291,12 @@ class SGPMIL(MILModel):
             "preserved", torch.zeros(in_dim, num_preserved) if num_preserved else None
         )
         self.classifier = nn.Linear(hidden_dim, num_outputs)
+        scale = settings.classifier_scale
+        self.classifier_log_sd = (
+            None
+            if scale is None
+            else nn.Parameter(torch.full((num_outputs, hidden_dim), math.log(scale) - 3.0))
+        )
 
     @property
     def recordable(self) -> Recordable:
@@ -352,8 +365,12 @@ class SGPMIL(MILModel):
         return posterior.mean, posterior.variance
 
     def kl(self) -> Float[Tensor, ""]:
-        """Divergence of the inducing values' posterior from their prior."""
-        return self.gp.kl()
+        """Divergence of the posterior from the prior: of inducing values, and of the classifier."""
+        if self.classifier_log_sd is None or self.settings.classifier_scale is None:
+            return self.gp.kl()
+        log_ratio = 2 * (self.classifier_log_sd - math.log(self.settings.classifier_scale))
+        square = self.classifier.weight.square() / self.settings.classifier_scale**2
+        return self.gp.kl() + 0.5 * (log_ratio.exp() + square - 1 - log_ratio).sum()
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -392,7 +409,16 @@ class SGPMIL(MILModel):
             attention = bag_softmax(drawn, segments) if is_softmax else drawn.sigmoid()
             weights = pooling_weights(attention, segments, self.settings.pooling)
             with torch.autocast(inputs.device.type, enabled=False):
-                logits = pool(weights, instance_logits, segments) + self.classifier.bias
+                if self.classifier_log_sd is None:
+                    logits = pool(weights, instance_logits, segments)
+                else:
+                    C, H = self.classifier_log_sd.shape
+                    own = source.stream(_CLASSIFIER_STREAM)
+                    epsilon = own.per_function(self.settings.num_samples, C * H, classes)
+                    drawn_classes = classes + self.classifier_log_sd.exp() * epsilon.view(-1, C, H)
+                    pooled = pool(weights, embeddings.to(classes.dtype), segments)
+                    logits = torch.einsum("bsh,sch->bsc", pooled, drawn_classes)
+                logits = logits + self.classifier.bias
             return logits, attention, weights
 
         if self.training or not self.settings.prediction_samples:
@@ -416,9 +442,17 @@ class SGPMIL(MILModel):
             attention=attention,
             weights=weights,
             instance_logits=instance_logits,
+            instance_logits_std=self._instance_logits_std(embeddings),
             instance_bias=self.classifier.bias if self._weighs_one_fully else None,
             moments=moments,
         )
+
+    def _instance_logits_std(self, embeddings: Float[Tensor, "T H"]) -> Float[Tensor, "T C"] | None:
+        if self.training or self.classifier_log_sd is None:
+            return None
+        with torch.autocast(embeddings.device.type, enabled=False):
+            variance = (2 * self.classifier_log_sd).exp()
+            return (embeddings.to(variance.dtype).square() @ variance.T).sqrt()
 
     def _moments(
         self, inputs: Float[Tensor, "T G"], segments: Segments, whitening: Whitening
@@ -463,7 +497,8 @@ class SGPMIL(MILModel):
 
     def rate_factor(self, name: str) -> float:
         """Let q(v) learn at a rate of its own."""
-        return self.settings.variational_rate if name.startswith("gp.variational.") else 1.0
+        is_variational = name.startswith(("gp.variational.", "classifier_log_sd"))
+        return self.settings.variational_rate if is_variational else 1.0
 
     @torch.no_grad()
     def start_epoch(
