@@ -15,8 +15,9 @@ shape_checks.limit_checks()  # before anything of the package is imported
 # Some virtual machines announce AMX and stop a process that uses it; read at the first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# A busy machine is not a failure. Every run draws other examples.
-settings.register_profile("any machine", deadline=None, max_examples=50)
+# A busy machine is not a failure.
+# The same examples every time: a rare one must not fail a change that has nothing to do with it.
+settings.register_profile("any machine", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("any machine")
 
 

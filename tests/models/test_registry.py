@@ -34,6 +34,16 @@ PAPER = {
     "jitter": 1e-4,
     "kl_factor": 1.0,
     "noise_seed": 0,
+    "inducing": "points",
+    "renewals": (0.25, 0.5, 0.7),  # of inducing patches alone
+    "inputs": "sigmoid",
+    "preserved_dim": 0,
+    "preserved_weight": 1.0,
+    "outputscale": None,
+    "variational_rate": 1.0,
+    "prediction_samples": 0,
+    "scores": "samples",
+    "classifier_scale": None,
 }
 RELEASED = {**PAPER, "sampling": "shared", "likelihood": "mean_logits"}
 

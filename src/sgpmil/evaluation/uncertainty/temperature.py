@@ -226,7 +226,7 @@ def scale_probabilities(
     Example:
         >>> scale_probabilities(np.array([[0.2, 0.8]]), 0.5).round(4)
         array([[0.0588, 0.9412]])
-        >>> scale_probabilities(np.array([[0.2, 0.8]]), 1.0, [np.log(4), 0]).round(4)
+        >>> scale_probabilities(np.array([[0.2, 0.8]]), 1.0, [np.log(4), 0.0]).round(4)
         array([[0.5, 0.5]])
     """
     if not temperature > 0:
