@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 from sgpmil.bags import read_bags
+from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.models import build_model, save_model
 from sgpmil.runs.run import Run
+from tests.explanation.prototypes.explained import PATCHES
 from tests.slides.extraction.drawn_files import TISSUE, write_slide
 
 CLASSES = ("normal", "tumour")
@@ -37,9 +39,18 @@ def write_features(folder, slide_ids=SLIDES):
 
 
 def write_run(path, features, model="sgpmil", seed=0):
-    """Write a run of two folds, each with two test slides, whose models are not trained."""
+    """Write a run of two folds, each with two test slides.
+
+    The models are not trained, but those with inducing patches have chosen them.
+    """
     sizes = {
-        "sgpmil": {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 8},
+        "sgpmil": {
+            **PATCHES,
+            "hidden_dims": (8,),
+            "gp_dim": 4,
+            "num_inducing": 5,
+            "num_samples": 8,
+        },
         "abmil": {},
     }[model]
     torch.manual_seed(seed)
@@ -51,6 +62,9 @@ def write_run(path, features, model="sgpmil", seed=0):
     run = Run.create(path, folds, {"model": model}, data={"folder": features, "labels": None})
     for fold in folds:
         network = build_model(model, in_dim=4, num_classes=2, **sizes).eval()
+        batch = BagBatch.pack(list(bags.subset(fold.train)))
+        network.initialise(batch, seed=seed)
+        network.start_epoch(0, epochs=1, batches=[batch], num_bags=2, seed=seed)
         run.folds[fold.name].path.mkdir(parents=True)
         save_model(
             network, run.folds[fold.name].path / "checkpoint.safetensors", class_names=CLASSES

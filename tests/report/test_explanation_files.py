@@ -15,9 +15,13 @@ import tifffile
 from sgpmil.errors import ExplanationError
 from sgpmil.explanation import ExplainOptions, run_explanation
 from sgpmil.report import ReportOptions, write_explanation, write_report
+from sgpmil.report.figures.prototype_sheet import read_pictures
 from sgpmil.runs.material import read_material
 from sgpmil.slides.annotations import open_annotations
+from sgpmil.slides.reading import open_slide
+from tests.explanation.prototypes.explained import PATCHES
 from tests.report.explained_run import (
+    CLASSES,
     SIDE,
     SLIDES,
     write_annotations,
@@ -259,6 +263,50 @@ def test_damaged_embeddings_count_in_no_prototype_and_are_named(bare, tmp_path):
     assert maps == {f"label-map-{SLIDES[0]}.png"}
 
 
+def test_prototypes_are_patches_of_the_folds_training_slides(bare, tmp_path):
+    explain(bare, tmp_path, only=SLIDES[:1])
+    rows = rows_of(tmp_path / "prototypes" / "fold-0" / "prototypes.csv")
+    assert len(rows) == 5
+    for row in rows:
+        assert row["origin_slide"] in SLIDES[2:]  # fold 0 tests the first two
+        scores = next(
+            p.instances for _, p in bare.predictions() if p.slide_id == row["origin_slide"]
+        )
+        place = (int(row["origin_x"]), int(row["origin_y"]))
+        assert place == tuple(scores.coords[int(row["origin_row"])])
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(1, abs=1e-5)
+
+
+def test_training_slides_are_opened_where_they_lie_beside_the_tested(place, tmp_path):
+    write_slides(tmp_path / "slides")
+    material = read_material(place / "sgpmil" / "fold-0", slides=tmp_path / "slides")
+    assert set(material.sources.files) == set(SLIDES[:2])
+    explanation = run_explanation.explain(ExplainOptions(run=material.path), material)
+    found = explanation.prototypes("0")
+    pictures, problems = read_pictures(found.used, material.sources.open)
+    assert problems == ()
+    for prototype in found.used:
+        assert prototype.origin.slide_id in SLIDES[2:]
+        assert prototype.origin.side == SIDE
+        with open_slide(tmp_path / "slides" / f"{prototype.origin.slide_id}.tiff") as slide:
+            expected = slide.read_patch(*prototype.origin.corner, SIDE, 128)
+        np.testing.assert_array_equal(pictures[prototype.origin], expected)
+
+
+def test_patches_that_were_never_chosen_are_a_note(bare, tmp_path):
+    from sgpmil.models import build_model, save_model
+
+    sizes = {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 8}
+    untrained = build_model("sgpmil", in_dim=4, num_classes=2, **{**PATCHES, **sizes})
+    save_model(untrained, tmp_path / "model" / "checkpoint.safetensors", class_names=CLASSES)
+    fold = replace(bare.folds[0], checkpoint=tmp_path / "model")
+    done, _ = explain(replace(bare, folds=(fold,)), tmp_path / "out", only=SLIDES[:1])
+    assert [slide.status for slide in done.slides] == ["done"]
+    (note,) = done.notes
+    assert note.startswith("There are no prototypes of fold 0: Expected a trained model")
+    assert not (tmp_path / "out" / "prototypes").exists()
+
+
 def test_models_without_prototypes_say_so(place, tmp_path):
     done, _ = explain(read_material(place / "abmil"), tmp_path, only=SLIDES[:1])
     assert done.notes == ("There are no prototypes: abmil has no inducing points.",)
@@ -352,7 +400,7 @@ def test_what_was_explained_is_read_again_where_nothing_differs(bare, tmp_path, 
         np.testing.assert_array_equal(found.slides[slide_id].assigned, own.assigned)
     assert again.limits == fresh.limits
     # Every setting that prototypes depend on makes them anew, and so do other predictions.
-    for changed in ({"prototypes": "kernel"}, {"min_coverage": 0.1}, {"features": tmp_path}):
+    for changed in ({"prototypes": "cosine"}, {"min_coverage": 0.1}, {"features": tmp_path}):
         assert prototypes_of(bare, monkeypatch, out=tmp_path, **changed)[2]
     first = bare.folds[0]
     rows = tuple(replace(p, std=p.std + 0.01) for p in first.test.predictions)

@@ -59,8 +59,8 @@ class ExplainOptions(MaterialOptions):
             more, the predicted one.
         score: Score to draw in the maps: attention, evidence, single or novelty; may be repeated.
             By default all that the model gives.
-        prototypes: Comparison of patches with inducing points: cosine as published, centred, or by
-            the model's own kernel.
+        prototypes: Comparison of patches with inducing points: by the model's own kernel, cosine
+            as published, or centred.
         beside: Another run, to compare maps with; may be repeated.
         export: Files for other programs: geojson (QuPath), csv, parquet, tiff, tiatoolbox;
             comma-separated or repeated.
@@ -77,7 +77,7 @@ class ExplainOptions(MaterialOptions):
     scale: Literal["absolute", "rank", "minmax"] = "absolute"
     class_name: str | None = None
     score: tuple[str, ...] = ()
-    prototypes: Literal["cosine", "centred", "kernel", "none"] = "cosine"
+    prototypes: Literal["kernel", "cosine", "centred", "none"] = "kernel"
     beside: tuple[Path, ...] = ()
     export: tuple[str, ...] = ()
     geojson_origin: tuple[int, int] = (0, 0)
@@ -413,6 +413,7 @@ def _fold_prototypes(
         scores={p.slide_id: p.instances for p in fold.test.predictions if p.instances is not None},
         measure=measure,
         nuclei=partial(_nuclei, sources) if sources.nuclei else None,
+        patch_size=partial(_patch_size, bags),
         on_slide=lambda _: progress.advance(),
     )
     return replace(found, missing=tuple(readable.failures.values()))
@@ -439,6 +440,13 @@ class _ReadableBags:
                 yield self.bags[self.bags.index(slide_id)]
             except SgpmilError as error:
                 self.failures[slide_id] = f"'{slide_id}' counts in no prototype: {error}"
+
+
+def _patch_size(bags: BagDataset, slide_id: str) -> int | None:
+    try:  # a training slide, which may not be among the bags to explain
+        return bags.source.header(slide_id).patch_size
+    except SgpmilError:
+        return None
 
 
 def _nuclei(sources: SlideSources, slide_id: str) -> Nuclei | None:

@@ -22,7 +22,8 @@ from sgpmil.explanation.slide_explanation import SlideExplanation
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.map_figures import attention_map_figure, model_row_figure
 from sgpmil.report.figures.patch_figures import key_patch_figure
-from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
+from sgpmil.report.figures.prototype_map import label_map_figure
+from sgpmil.report.figures.prototype_sheet import MOST, prototype_sheet, read_pictures
 from sgpmil.runs.material import RunMaterial
 
 
@@ -114,12 +115,10 @@ def _write_prototypes(explanation: Explanation, fold: str) -> None:
     found = explanation.prototypes(fold)
     if found is None or (figure.exists() and table.exists()):
         return
-    try:
-        sheet = prototype_sheet(found, explanation.material.sources.open, title=f"fold {fold}")
-        save_figure(sheet, figure)
-        write_prototype_table(table, found)
-    except SgpmilError as error:
-        explanation.notes.append(f"There are no prototypes of fold {fold}: {error}")
+    pictures, problems = read_pictures(found.typical(MOST), explanation.material.sources.open)
+    explanation.notes += problems
+    save_figure(prototype_sheet(found, pictures, title=f"fold {fold}"), figure)
+    write_prototype_table(table, found)
 
 
 def _write_slide(explanation: Explanation, chosen: ChosenSlide) -> SlideFiles:

@@ -169,6 +169,7 @@ def read_material(
     wanted = {slide_id for fold in folds for slide_id in fold.test.slide_ids}
     run = results.run
     bags, missing = _embeddings({} if run is None else run.data, features, wanted)
+    files = {} if slides is None else find_slide_files(slides, wanted)
     return RunMaterial(
         results.path,
         folds,
@@ -178,10 +179,11 @@ def read_material(
         missing,
         damaged,
         SlideSources(
-            {} if slides is None else find_slide_files(slides, wanted),
+            {slide_id: files[slide_id] for slide_id in sorted(wanted) if slide_id in files},
             annotations,
             {} if nuclei is None else find_nuclei_files(nuclei, wanted),
             mpp,
+            files,
         ),
     )
 

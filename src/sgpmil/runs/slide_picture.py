@@ -48,12 +48,14 @@ class SlideSources:
         annotations: Annotations of the slides.
         nuclei: File of each slide's nuclei, as HoVer-Net or CellViT write them.
         mpp: Microns per level-0 pixel, for slides whose files do not say.
+        others: Files of other slides in the same folder, such as those that models learned from.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)
     annotations: AnnotationFolder | None = None
     nuclei: Mapping[str, Path] = field(default_factory=dict)
     mpp: float | None = None
+    others: Mapping[str, Path] = field(default_factory=dict)
 
     def open(self, slide_id: str) -> Slide | None:
         """Open a slide's file; None where there is none.
@@ -61,7 +63,8 @@ class SlideSources:
         Raises:
             SlideError: It cannot be read.
         """
-        return open_slide(self.files[slide_id]) if slide_id in self.files else None
+        file = self.files.get(slide_id) or self.others.get(slide_id)
+        return None if file is None else open_slide(file)
 
     def picture(
         self, slide_id: str, slide_class: str | None = None, *, longest: int = 1600
@@ -104,7 +107,7 @@ def outlines_of(
 
 
 def find_slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
-    """Find the files of slides in a folder; missing ones are a warning, none is an error."""
+    """Find the files of all slides in a folder; missing ones are a warning, none an error."""
     try:
         files = {file.stem: file for file in find_slides(folder)}
     except SlideError:
@@ -112,14 +115,13 @@ def find_slide_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
     # Folders below may hold thumbnails of the same names: they are searched only where needed.
     if not wanted & set(files):
         files = {file.stem: file for file in find_slides(folder, recursive=True)}
-    known = {slide_id: files[slide_id] for slide_id in sorted(wanted) if slide_id in files}
-    if not known:
+    if not wanted & set(files):
         raise SlideError(
             f"Expected files of slides such as '{min(wanted)}' in {folder}, but got only such as "
             f"'{min(files)}'. Name the folder of the run's slides."
         )
-    _warn_missing(wanted - set(known), "slides", folder)
-    return known
+    _warn_missing(wanted - set(files), "slides", folder)
+    return files
 
 
 def find_nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:

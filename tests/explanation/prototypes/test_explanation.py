@@ -16,12 +16,11 @@ from sgpmil.explanation.prototypes import (
     Nuclei,
     attention_parts,
     explain_prototypes,
-    prototype_colours,
     read_prototypes,
     write_prototype_table,
     write_prototypes,
 )
-from sgpmil.explanation.prototypes.explanation import ExamplePatches
+from sgpmil.explanation.prototypes.examples import ExamplePatches
 from sgpmil.explanation.prototypes.similarity import SlidePrototypes
 from tests.explanation.prototypes.explained import attention_scores, labelled_bags, spread_model
 
@@ -179,9 +178,9 @@ def test_the_order_of_slides_changes_no_colour(model):
 
 def test_colours_follow_the_rank_of_use(model):
     explanation = explain_prototypes(model, labelled_bags())
-    first = explanation.used[0]
-    assert explanation.colour_of(first.index) == "#88CCEE"
-    assert explanation.colour_of(99) == NEUTRAL
+    # Few enough for a colour each.
+    assert [p.colour for p in explanation.used] == list(PALETTE[: len(explanation.used)])
+    assert {p.colour for p in explanation.prototypes if not p.num_patches} <= {NEUTRAL}
 
 
 def test_nuclei_are_summed_over_the_patches_of_a_prototype(model):
@@ -278,12 +277,6 @@ def test_every_two_colours_differ_for_every_eye():
             assert np.linalg.norm(lab(one, eye) - lab(other, eye)) > 20
 
 
-def test_the_rest_is_grey():
-    colours = prototype_colours(list(range(20, 0, -1)))
-    assert [colours[n] for n in range(20, 10, -1)] == list(PALETTE)
-    assert {colours[n] for n in range(10, 0, -1)} == {NEUTRAL}
-
-
 @pytest.fixture(scope="module")
 def explanation():
     import numpy as np
@@ -301,9 +294,9 @@ def test_pandas_reads_what_was_found(explanation, tmp_path):
     table = pd.read_csv(tmp_path / "a" / "prototypes.csv")
     assert table["prototype"].tolist() == [p.index for p in explanation.prototypes]
     assert table["rank"].tolist() == list(range(1, 10))
-    assert table["colour"].tolist() == [
-        explanation.colour_of(p.index) for p in explanation.prototypes
-    ]
+    assert table["colour"].tolist() == [p.colour for p in explanation.prototypes]
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["origin_slide"].isna().all()  # free points come from nowhere
     for row, summary in zip(table.itertuples(), explanation.prototypes, strict=True):
         assert row.patches == summary.num_patches
         assert row.cancer_share == pytest.approx(summary.cancer_share(), abs=1e-5, nan_ok=True)

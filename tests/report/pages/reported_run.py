@@ -14,11 +14,18 @@ from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.models import build_model, save_model
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.run import Run
+from tests.explanation.prototypes.explained import FREE_POINTS
 
 CLASSES = ("normal", "tumour")
 SIDE = 64
 COORDS = np.array([(x, y) for y in range(0, 256, SIDE) for x in range(0, 256, SIDE)])
-SIZES = {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 8}
+SIZES = {
+    **FREE_POINTS,
+    "hidden_dims": (8,),
+    "gp_dim": 4,
+    "num_inducing": 5,
+    "num_samples": 8,
+}
 NASTY = "<img src=x onerror=alert(1)>&\"'$x_1$"
 """A name that must not become part of a page, nor a formula."""
 

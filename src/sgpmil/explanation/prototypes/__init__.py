@@ -6,6 +6,8 @@ file              holds
 explanation       prototypes of a set of slides, found slide by slide
 summary           prototypes as data: counts, examples, colours; written to files and read again
 similarity        similarity of patches to inducing points; parts of the attention logit
+examples          the patches that are most like each prototype
+origins           training patches that inducing points are, and what the model says of each alone
 nuclei            nuclei found by HoVer-Net or CellViT, and their types in each patch
 ================  ==============================================================================
 """
@@ -25,7 +27,6 @@ from sgpmil.explanation.prototypes.summary import (
     PatchReference,
     PrototypeExplanation,
     PrototypeSummary,
-    prototype_colours,
     read_prototypes,
     write_prototype_table,
     write_prototypes,
@@ -45,7 +46,6 @@ __all__ = [
     "explain_prototypes",
     "mean_inputs",
     "nuclei_in_patches",
-    "prototype_colours",
     "read_nuclei",
     "read_prototypes",
     "write_prototype_table",

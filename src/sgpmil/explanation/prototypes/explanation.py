@@ -9,13 +9,16 @@ import torch
 from sgpmil.bags.bag import Bag
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import InstanceScores
+from sgpmil.explanation.prototypes.examples import ExamplePatches
 from sgpmil.explanation.prototypes.nuclei import Nuclei, nuclei_in_patches
+from sgpmil.explanation.prototypes.origins import patch_origins, single_log_odds
 from sgpmil.explanation.prototypes.similarity import (
     SimilarityMeasure,
     SlidePrototypes,
     attention_parts,
     check_measure,
     gp_in_double,
+    group_points,
     input_chunks,
     mean_inputs,
     model_with_prototypes,
@@ -23,6 +26,7 @@ from sgpmil.explanation.prototypes.similarity import (
     prototype_weights,
 )
 from sgpmil.explanation.prototypes.summary import (
+    PALETTE,
     PatchReference,
     PrototypeExplanation,
     PrototypeSummary,
@@ -44,9 +48,12 @@ class PrototypeUse:
         labelled: Number of patches whose label is known.
         cancerous: Number of those that are positive.
         scored: Number of patches whose attention is known.
+        scored_slides: Number of slides of such patches.
         attention: Sum of their attention.
         relative_attention: Sum of their attention relative to the mean of their slide.
         logit: Sum of the posterior mean of their attention logits.
+        attention_part: Sum over slides of the prototype's part in the attention.
+        attention_gap: Sum over slides of the mean logit under the attention less the plain mean.
         own_contribution: Sum of the prototype's contribution to the logits of its own patches.
         contribution: Sum of its contribution to the logits of all patches.
         nuclei: Number of nuclei of each type in its patches.
@@ -59,9 +66,12 @@ class PrototypeUse:
         self.labelled = np.zeros(num_prototypes, dtype=np.int64)
         self.cancerous = np.zeros(num_prototypes, dtype=np.int64)
         self.scored = np.zeros(num_prototypes, dtype=np.int64)
+        self.scored_slides = 0
         self.attention = np.zeros(num_prototypes)
         self.relative_attention = np.zeros(num_prototypes)
         self.logit = np.zeros(num_prototypes)
+        self.attention_part = np.zeros(num_prototypes)
+        self.attention_gap = 0.0
         self.own_contribution = np.zeros(num_prototypes)
         self.contribution = np.zeros(num_prototypes)
         self.nuclei: dict[str, np.ndarray] = {}
@@ -71,8 +81,19 @@ class PrototypeUse:
         assigned: Int[np.ndarray, " T"],
         logits: Float[np.ndarray, " T"],
         contributions: Float[np.ndarray, "M T"],
+        excess: Float[np.ndarray, " T"] | None,
     ) -> None:
-        """Add what the Gaussian process says of some patches."""
+        """Add what the Gaussian process says of some patches.
+
+        Args:
+            assigned: Their prototypes.
+            logits: Posterior mean of their attention logits.
+            contributions: Each prototype's contribution to it.
+            excess: Their share of the slide's attention less the mean share, where known.
+        """
+        if excess is not None:
+            self.attention_part += contributions @ excess
+            self.attention_gap += float(logits @ excess)
         own = contributions[assigned, np.arange(len(assigned))]
         self.logit += self._sum(assigned, logits)
         self.own_contribution += self._sum(assigned, own)
@@ -102,6 +123,7 @@ class PrototypeUse:
         if scores is not None:
             attention = scores.attention_mean.astype(np.float64)
             self.scored += counts
+            self.scored_slides += 1
             self.attention += self._sum(slide.assigned, attention)
             mean = float(attention.mean())
             relative = attention / mean if mean else np.ones_like(attention)
@@ -128,75 +150,18 @@ class PrototypeUse:
         return np.bincount(assigned, weights=values, minlength=self.num_prototypes)
 
 
-class ExamplePatches:
-    """The best examples of each prototype, kept while slides pass by.
-
-    Those of one slide resemble each other, so at most a few are taken of each; the remaining
-    places, where there are too few slides to fill them, go to the next best of any slide.
-
-    Args:
-        num_prototypes: Number of prototypes M.
-        most: Most examples of a prototype.
-        most_a_slide: Most examples of one slide, as long as other slides have some.
-    """
-
-    def __init__(self, num_prototypes: int, most: int, most_a_slide: int) -> None:
-        self.most = most
-        self.most_a_slide = most_a_slide
-        self._kept: list[list[PatchReference]] = [[] for _ in range(num_prototypes)]
-
-    def add(self, bag: Bag, slide: SlidePrototypes) -> None:
-        """Look at the patches of a slide."""
-        order = np.lexsort((-slide.similarity, slide.assigned))
-        numbers, starts = np.unique(slide.assigned[order], return_index=True)
-        for number, start, end in zip(numbers, starts, [*starts[1:], len(order)], strict=True):
-            best = order[start : min(end, start + self.most)]
-            found = [_reference(bag, int(i), float(slide.similarity[i])) for i in best]
-            kept = _best_first(self._kept[number] + found)
-            # Whatever slides come later, no other patch can be chosen.
-            chosen = {*kept[: self.most], *self._spread(kept)}
-            self._kept[number] = [patch for patch in kept if patch in chosen]
-
-    def best(self, number: int) -> tuple[PatchReference, ...]:
-        """Give the examples of a prototype, the most similar first."""
-        kept = self._kept[number]
-        spread = self._spread(kept)
-        rest = [patch for patch in kept if patch not in set(spread)]
-        return tuple(_best_first([*spread, *rest[: self.most - len(spread)]]))
-
-    def _spread(self, kept: Sequence[PatchReference]) -> list[PatchReference]:
-        counts: dict[str, int] = {}
-        chosen: list[PatchReference] = []
-        for patch in kept:
-            counts[patch.slide_id] = counts.get(patch.slide_id, 0) + 1
-            if counts[patch.slide_id] <= self.most_a_slide and len(chosen) < self.most:
-                chosen.append(patch)
-        return chosen
-
-
-def _reference(bag: Bag, instance: int, similarity: float) -> PatchReference:
-    corner = None
-    if bag.coords is not None:
-        x, y = bag.coords[instance].tolist()
-        corner = (x, y)
-    return PatchReference(bag.slide_id, instance, similarity, corner, bag.patch_size)
-
-
-def _best_first(patches: Sequence[PatchReference]) -> list[PatchReference]:
-    return sorted(patches, key=lambda p: (-p.similarity, p.slide_id, p.instance))
-
-
 @torch.no_grad()
 def explain_prototypes(
     model: MILModel,
     bags: Iterable[Bag],
     *,
     scores: Mapping[str, InstanceScores] | None = None,
-    measure: SimilarityMeasure = "cosine",
+    measure: SimilarityMeasure = "kernel",
     centre: Float[np.ndarray, " G"] | None = None,
     top: int = 7,
     most_a_slide: int = 2,
     nuclei: Callable[[str], Nuclei | None] | None = None,
+    patch_size: Callable[[str], int | None] = lambda _: None,
     on_slide: Callable[[str], None] | None = None,
 ) -> PrototypeExplanation:
     """Find the prototype of every patch, and what each prototype stands for and does.
@@ -214,13 +179,16 @@ def explain_prototypes(
         most_a_slide: Most examples of one slide, as long as other slides have some.
         nuclei: Gives the nuclei of a slide, where there are any (see `read_nuclei`). A nucleus in
             several patches that overlap counts in each.
+        patch_size: Gives the side of a training slide's patches in level-0 pixels, where known.
         on_slide: Called with the name of each slide that is done.
 
     Raises:
-        ExplanationError: The model has no inducing points; there are no bags, or one comes twice;
-            a bag, its scores and its nuclei do not fit together; or an option is impossible.
+        ExplanationError: The model has no inducing points, or its inducing patches were never
+            chosen; there are no bags, or one comes twice; a bag, its scores and its nuclei do not
+            fit together; or an option is impossible.
     """
     wanted = model_with_prototypes(model).eval()
+    origins = patch_origins(wanted, patch_size)
     check_measure(measure)
     if top < 1 or most_a_slide < 1:
         raise ExplanationError(
@@ -238,7 +206,7 @@ def explain_prototypes(
     middle = None if centre is None else torch.from_numpy(centre).to(gp.points)
     weights = prototype_weights(gp)
     use = PrototypeUse(len(weights))
-    examples = ExamplePatches(len(weights), top, most_a_slide)
+    examples = ExamplePatches(len(weights), top, most_a_slide, origins)
     slides: dict[str, SlidePrototypes] = {}
     for bag in bags:
         if bag.slide_id in slides:
@@ -246,7 +214,9 @@ def explain_prototypes(
                 f"Expected every slide once, but got '{bag.slide_id}' twice. Name it once."
             )
         own = _own_scores(bag, scores)
+        excess = None if own is None else _excess(own)
         assigned, similarity = [], []
+        start = 0
         for inputs in input_chunks(wanted, bag):
             covariance = gp.kernel(gp.points, inputs).to_dense()
             numbers, values = most_similar(gp, inputs, covariance, measure, middle)
@@ -254,8 +224,12 @@ def explain_prototypes(
             assigned.append(numbers.to("cpu", torch.int32).numpy())
             similarity.append(values.cpu().float().numpy())
             use.add_logits(
-                assigned[-1], parts.total.cpu().numpy(), parts.contributions.cpu().numpy()
+                assigned[-1],
+                parts.total.cpu().numpy(),
+                parts.contributions.cpu().numpy(),
+                None if excess is None else excess[start : start + len(inputs)],
             )
+            start += len(inputs)
         slide = SlidePrototypes(bag.slide_id, np.concatenate(assigned), np.concatenate(similarity))
         slides[bag.slide_id] = slide
         use.add_slide(slide, own, _labels(bag, own))
@@ -267,7 +241,7 @@ def explain_prototypes(
             on_slide(bag.slide_id)
     if not slides:
         raise ExplanationError("Expected at least one slide to explain, but got none. Name some.")
-    return _summarise(wanted, measure, slides, use, examples)
+    return _summarise(wanted, measure, slides, use, examples, origins)
 
 
 def _own_scores(bag: Bag, scores: Mapping[str, InstanceScores] | None) -> InstanceScores | None:
@@ -278,6 +252,13 @@ def _own_scores(bag: Bag, scores: Mapping[str, InstanceScores] | None) -> Instan
             f"{own.num_instances}. Predict again with these embeddings."
         )
     return own
+
+
+def _excess(scores: InstanceScores) -> Float[np.ndarray, " N"]:
+    """Return how far each patch's share of the attention exceeds the mean share of the slide."""
+    attention = scores.attention_mean.astype(np.float64)
+    total = float(attention.sum())
+    return (attention / total if total else np.zeros_like(attention)) - 1 / len(attention)
 
 
 def _labels(bag: Bag, own: InstanceScores | None) -> Int[np.ndarray, " N"] | None:
@@ -301,14 +282,17 @@ def _summarise(
     slides: Mapping[str, SlidePrototypes],
     use: PrototypeUse,
     examples: ExamplePatches,
+    origins: Sequence[PatchReference],
 ) -> PrototypeExplanation:
     gp = gp_in_double(model)
+    groups = _groups(use, gp.points.cpu().numpy())
+    single, single_sd = single_log_odds(model)
     at = gp.posterior(gp.points)
     mean, sd = at.mean.cpu().numpy(), at.variance.sqrt().cpu().numpy()
     num_patches = int(use.patches.sum())
 
     def over(total: np.ndarray, count: np.ndarray, m: int) -> float:
-        return float(total[m] / count[m]) if count[m] else math.nan
+        return _mean(float(total[m]), int(count[m]))
 
     prototypes = tuple(
         PrototypeSummary(
@@ -319,13 +303,18 @@ def _summarise(
             num_cancerous=int(use.cancerous[m]),
             mean_attention=over(use.attention, use.scored, m),
             relative_attention=over(use.relative_attention, use.scored, m),
+            attention_part=_mean(float(use.attention_part[m]), use.scored_slides),
             own_contribution=over(use.own_contribution, use.patches, m),
             overall_contribution=float(use.contribution[m] / num_patches),
             logit_mean=over(use.logit, use.patches, m),
             logit_at=float(mean[m]),
             logit_at_sd=float(sd[m]),
+            group=groups.get(m),
             nuclei=tuple(int(counts[m]) for counts in use.nuclei.values()),
             examples=examples.best(m),
+            origin=origins[m] if origins else None,
+            single=single[m] if single else (),
+            single_sd=single_sd[m] if single_sd else (),
         )
         for m in use.order()
     )
@@ -334,5 +323,20 @@ def _summarise(
         slides=slides,
         prototypes=prototypes,
         mean_logit=float(use.logit.sum() / num_patches),
+        attention_gap=_mean(use.attention_gap, use.scored_slides),
+        class_names=model.target.names,
         nucleus_types=tuple(use.nuclei),
     )
+
+
+def _groups(use: PrototypeUse, points: Float[np.ndarray, "M G"]) -> dict[int, int]:
+    """Give the rank of the group of each prototype in use, the most used group first."""
+    used = [m for m in use.order() if use.patches[m]]
+    numbers = group_points(points[used], len(PALETTE))
+    patches = np.bincount(numbers, weights=use.patches[used])
+    ranks = np.argsort(np.argsort(-patches, kind="stable"))
+    return {m: int(ranks[number]) for m, number in zip(used, numbers, strict=True)}
+
+
+def _mean(total: float, count: int) -> float:
+    return float(total / count) if count else math.nan

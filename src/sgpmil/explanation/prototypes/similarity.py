@@ -1,15 +1,16 @@
 r"""Similarity of patches to inducing points, and the parts of the attention logit.
 
-A patch enters the Gaussian process as $g_i = \sigma(W h_i + b)$; the inducing points $z_m$ lie in
-the same space. With the prior covariance $k$ of the attention logits, the similarity is
+A patch enters the Gaussian process as $g_i$; the inducing points $z_m$ are training patches, which
+enter it alike, or free points of the same space. With the prior covariance $k$ of the attention
+logits, the similarity is
 
 =========  =======================================================================================
-cosine     $\cos(g_i, z_m)$, as published. Both lie (nearly) in the positive orthant, so that all
-           cosines are high
-centred    $\cos(g_i - \bar g, z_m - \bar g)$ with the mean $\bar g$ of the patches
 kernel     $k(g_i, z_m) / \sqrt{k(g_i, g_i)\,k(z_m, z_m)}$: the correlation that the model gives
            the two attention logits. For the stationary kernels it is largest where
            $\lVert g_i - z_m \rVert$ is least
+cosine     $\cos(g_i, z_m)$, as published. Inputs that are sigmoids lie in the positive orthant, so
+           that all cosines are high
+centred    $\cos(g_i - \bar g, z_m - \bar g)$ with the mean $\bar g$ of the patches
 =========  =======================================================================================
 
 Ties go to the first inducing point. With a kernel so short that it has fallen to its constant,
@@ -44,7 +45,7 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float, Int
 
-SimilarityMeasure = Literal["cosine", "centred", "kernel"]
+SimilarityMeasure = Literal["kernel", "cosine", "centred"]
 MEASURES: tuple[str, ...] = get_args(SimilarityMeasure)
 
 CHUNK = 8192
@@ -141,14 +142,14 @@ def mean_inputs(model: MILModel, bags: Iterable[Bag]) -> Float[np.ndarray, " G"]
         ExplanationError: The model has no inducing points, or there are no bags.
     """
     wanted = model_with_prototypes(model).eval()
-    total, count = torch.zeros(wanted.settings.gp_dim, dtype=torch.float64), 0
+    sums, count = [], 0
     for bag in bags:
         for inputs in input_chunks(wanted, bag):
-            total += inputs.sum(0).cpu()
+            sums.append(inputs.sum(0).cpu())
             count += len(inputs)
     if count == 0:
         raise ExplanationError("Expected at least one slide to explain, but got none. Name some.")
-    return np.asarray((total / count).numpy())
+    return np.asarray((torch.stack(sums).sum(0) / count).numpy())
 
 
 def most_similar(
@@ -177,6 +178,20 @@ def most_similar(
         ).masked_fill(~as_large[:, doubtful], torch.inf)
         numbers = numbers.masked_scatter(doubtful, distance.argmin(dim=0))
     return numbers, best.values
+
+
+def group_points(points: Float[np.ndarray, "M G"], most: int) -> Int[np.ndarray, " M"]:
+    """Put inducing points that lie close together into groups (Ward's method), numbered from 0.
+
+    Args:
+        points: The inducing points.
+        most: Most groups; as many points or fewer are a group each.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    if len(points) <= most:
+        return np.arange(len(points))
+    return np.asarray(fcluster(linkage(points, "ward"), most, "maxclust")) - 1
 
 
 @dataclass(frozen=True, slots=True)

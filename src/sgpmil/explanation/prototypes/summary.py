@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,21 +33,7 @@ eyes see them, every two differ by more than 20 in CIELAB.
 """
 
 NEUTRAL = "#BBBBBB"
-"""The colour of prototypes that are used less."""
-
-
-def prototype_colours(order: Sequence[int]) -> dict[int, str]:
-    """Give each prototype its colour.
-
-    Args:
-        order: Numbers of the prototypes, the most used first.
-
-    Example:
-        >>> prototype_colours([7, 3])
-        {7: '#88CCEE', 3: '#E69F00'}
-    """
-    shown = len(PALETTE)
-    return {number: PALETTE[rank] if rank < shown else NEUTRAL for rank, number in enumerate(order)}
+"""The colour of prototypes that are not in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +43,7 @@ class PatchReference:
     Args:
         slide_id: Name of its slide.
         instance: Its number in the bag.
-        similarity: Similarity to its prototype.
+        similarity: Similarity to its prototype; 1 for the prototype itself.
         corner: Top-left corner (x, y) in level-0 pixels, where known.
         side: Side in level-0 pixels, where known.
     """
@@ -82,13 +68,21 @@ class PrototypeSummary:
         mean_attention: Mean attention of its patches.
         relative_attention: Mean of their attention relative to the mean of their slide: 1 is that
             of an average patch, however many the slide has.
+        attention_part: Its part in the attention, the mean over slides of
+            $\sum_i (a_i - 1/N)\, k(x_i, z_m)\,\alpha_m$ with attention $a$ that sums to 1: how far
+            it lifts the logit where the model looks above that of an average patch of the slide.
         own_contribution: Mean of $k(x_i, z_m)\,\alpha_m$ over its own patches.
         overall_contribution: The same over all patches.
         logit_mean: Mean of $\mathrm E f(x_i)$ over its patches.
         logit_at: $\mathrm E f(z_m)$, the attention logit at the inducing point itself.
         logit_at_sd: Posterior standard deviation of $f(z_m)$.
+        group: Rank of its group of similar prototypes, the most used first; None where it is not
+            in use.
         nuclei: Number of nuclei of each of the explanation's types in its patches.
-        examples: The patches that are most like it, the most similar first.
+        examples: The patches of other slides that are most like it, the most similar first.
+        origin: The training patch that it is; None where it is a free inducing point.
+        single: Log-odds of each class for a bag of that patch alone; none for a free point.
+        single_sd: Their standard deviations.
     """
 
     index: int
@@ -98,13 +92,23 @@ class PrototypeSummary:
     num_cancerous: int
     mean_attention: float
     relative_attention: float
+    attention_part: float
     own_contribution: float
     overall_contribution: float
     logit_mean: float
     logit_at: float
     logit_at_sd: float
+    group: int | None = None
     nuclei: tuple[int, ...] = ()
     examples: tuple[PatchReference, ...] = ()
+    origin: PatchReference | None = None
+    single: tuple[float, ...] = ()
+    single_sd: tuple[float, ...] = ()
+
+    @property
+    def colour(self) -> str:
+        """Colour of its group."""
+        return NEUTRAL if self.group is None else PALETTE[self.group]
 
     def cancer_share(self, fewest: int = 1) -> float:
         """Give the share of its labelled patches that are positive.
@@ -126,6 +130,10 @@ class PrototypeExplanation:
         slides: Prototypes of each slide's patches.
         prototypes: All prototypes, the most used first and the unused last.
         mean_logit: Mean of $\mathrm E f(x_i)$ over all patches.
+        attention_gap: Mean over slides of $\sum_i (a_i - 1/N)\, \mathrm E f(x_i)$: the sum of all
+            prototypes' `attention_part` and that of the prior mean, which is 0 where it is
+            constant.
+        class_names: Names of the classes.
         nucleus_types: Names of the types of nuclei.
         missing: Reasons why slides count in no prototype, in sentences.
     """
@@ -134,6 +142,8 @@ class PrototypeExplanation:
     slides: Mapping[str, SlidePrototypes]
     prototypes: tuple[PrototypeSummary, ...]
     mean_logit: float
+    attention_gap: float = math.nan
+    class_names: tuple[str, ...] = ()
     nucleus_types: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -158,13 +168,42 @@ class PrototypeExplanation:
         return self.num_patches - sum(p.num_labelled for p in self.prototypes)
 
     @property
+    def are_patches(self) -> bool:
+        """Whether prototypes are training patches; otherwise they are free inducing points."""
+        return any(p.origin is not None for p in self.prototypes)
+
+    @property
+    def groups(self) -> tuple[tuple[PrototypeSummary, ...], ...]:
+        """Groups of similar prototypes in use, each with a colour; the most used first."""
+        found: dict[int, list[PrototypeSummary]] = {}
+        for prototype in self.used:
+            if prototype.group is not None:
+                found.setdefault(prototype.group, []).append(prototype)
+        return tuple(tuple(found[rank]) for rank in sorted(found))
+
+    @property
     def colours(self) -> dict[int, str]:
         """Colour of each prototype, the same on every slide."""
-        return prototype_colours([p.index for p in self.prototypes])
+        return {p.index: p.colour for p in self.prototypes}
 
-    def colour_of(self, index: int) -> str:
-        """Give the colour of a prototype."""
-        return self.colours.get(index, NEUTRAL)
+    def share(self, prototype: PrototypeSummary) -> float:
+        """Give the share of all patches that are most like a prototype."""
+        return prototype.num_patches / max(1, self.num_patches)
+
+    def typical(self, most: int) -> tuple[PrototypeSummary, ...]:
+        """Choose prototypes to show: of each group the most used, then by part in the attention.
+
+        Args:
+            most: Most prototypes.
+
+        Returns:
+            Those of one group next to each other.
+        """
+        first = [group[0] for group in self.groups]
+        rest = [p for group in self.groups for p in group[1:]]
+        rest.sort(key=lambda p: (-abs(np.nan_to_num(p.attention_part)), -p.num_patches))
+        chosen = {p.index for p in [*first, *rest][:most]}
+        return tuple(p for group in self.groups for p in group if p.index in chosen)
 
 
 def write_prototype_table(
@@ -172,7 +211,9 @@ def write_prototype_table(
 ) -> None:
     """Write a line a prototype as CSV, the most used first and the unused last.
 
-    What is not known is left empty. The examples are ``slide:instance``, the most similar first.
+    What is not known is left empty. The origin of an inducing patch is its slide, its row in the
+    bag and its top-left corner in level-0 pixels. The examples are ``slide:instance``, the most
+    similar first.
 
     Args:
         path: File to write; replaced where it exists.
@@ -195,21 +236,33 @@ def write_prototype_table(
 def _row(
     rank: int, prototype: PrototypeSummary, explanation: PrototypeExplanation, fewest: int
 ) -> dict[str, str]:
+    origin = prototype.origin
+    corner = None if origin is None else origin.corner
     numbers: dict[str, float] = {
+        "share": explanation.share(prototype),
         "cancer_share": prototype.cancer_share(fewest),
         "mean_attention": prototype.mean_attention,
         "relative_attention": prototype.relative_attention,
+        "attention_part": prototype.attention_part,
         "own_contribution": prototype.own_contribution,
         "overall_contribution": prototype.overall_contribution,
         "logit_mean": prototype.logit_mean,
         "logit_at_prototype": prototype.logit_at,
         "logit_at_prototype_sd": prototype.logit_at_sd,
     }
+    if prototype.single:
+        single = zip(explanation.class_names, prototype.single, prototype.single_sd, strict=True)
+        for name, mean, sd in single:
+            numbers |= {f"single_{name}": mean, f"single_sd_{name}": sd}
     nuclei = zip(explanation.nucleus_types, prototype.nuclei, strict=True)
     return {
         "rank": str(rank),
         "prototype": str(prototype.index),
-        "colour": explanation.colour_of(prototype.index),
+        "colour": prototype.colour,
+        "origin_slide": "" if origin is None else origin.slide_id,
+        "origin_row": "" if origin is None else str(origin.instance),
+        "origin_x": "" if corner is None else str(corner[0]),
+        "origin_y": "" if corner is None else str(corner[1]),
         "patches": str(prototype.num_patches),
         "slides": str(prototype.num_slides),
         "labelled_patches": str(prototype.num_labelled),
@@ -236,6 +289,8 @@ def write_prototypes(path: str | os.PathLike[str], explanation: PrototypeExplana
         "slides": {slide.slide_id: slide.num_instances for slide in slides},
         "prototypes": [asdict(prototype) for prototype in explanation.prototypes],
         "mean_logit": explanation.mean_logit,
+        "attention_gap": explanation.attention_gap,
+        "class_names": explanation.class_names,
         "nucleus_types": explanation.nucleus_types,
         "missing": explanation.missing,
     }
@@ -269,6 +324,8 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
             slides=slides,
             prototypes=tuple(_summary(row) for row in found["prototypes"]),
             mean_logit=found["mean_logit"],
+            attention_gap=found["attention_gap"],
+            class_names=tuple(found["class_names"]),
             nucleus_types=tuple(found["nucleus_types"]),
             missing=tuple(found["missing"]),
         )
@@ -280,10 +337,16 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
 
 
 def _summary(row: dict[str, Any]) -> PrototypeSummary:
-    examples = tuple(
-        PatchReference(
-            **{**patch, "corner": None if patch["corner"] is None else tuple(patch["corner"])}
-        )
-        for patch in row["examples"]
+    return PrototypeSummary(
+        **{
+            **row,
+            **{name: tuple(row[name]) for name in ("nuclei", "single", "single_sd")},
+            "examples": tuple(_reference(patch) for patch in row["examples"]),
+            "origin": None if row["origin"] is None else _reference(row["origin"]),
+        }
     )
-    return PrototypeSummary(**{**row, "nuclei": tuple(row["nuclei"]), "examples": examples})
+
+
+def _reference(patch: dict[str, Any]) -> PatchReference:
+    corner = patch["corner"]
+    return PatchReference(**{**patch, "corner": None if corner is None else tuple(corner)})

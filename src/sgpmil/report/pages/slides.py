@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from matplotlib.figure import Figure
-
 from sgpmil.bags.tables import listed
-from sgpmil.errors import SgpmilError, SlideError
+from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
-from sgpmil.explanation.prototypes import PrototypeExplanation
+from sgpmil.explanation.prototypes import PrototypeExplanation, PrototypeSummary
 from sgpmil.explanation.run_explanation import Explanation
 from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
 from sgpmil.report.figures.map_figures import attention_map_figure
-from sgpmil.report.figures.prototype_figures import label_map_figure, prototype_sheet
+from sgpmil.report.figures.prototype_map import label_map_figure
+from sgpmil.report.figures.prototype_sheet import MOST, prototype_sheet, read_pictures
 from sgpmil.report.pages.blocks import (
     Block,
     DataImage,
@@ -29,7 +28,6 @@ from sgpmil.report.pages.case_page import case_name
 from sgpmil.report.pages.confidence import SlideSet
 from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunMaterial
-from sgpmil.slides.reading import Slide
 
 _LONGEST = 900
 """Longer side of a slide's picture in the page, in pixels."""
@@ -232,46 +230,31 @@ def prototype_section(explanation: Explanation) -> Section:
     if found is None:
         reasons = explanation.notes[known:] or ["There are no prototypes to show."]
         return Section("prototypes", "Prototypes", (Prose(reasons[0], "note"),))
-    sheet, damaged = _sheet(material, found)
+    pictures, damaged = read_pictures(found.typical(MOST), material.sources.open)
+    sheet = prototype_sheet(found, pictures)
+    what = (
+        "are patches of its training slides, its prototypes"
+        if found.are_patches
+        else "can be read as prototypes"
+    )
     blocks: list[Block] = [
         Prose(
-            "The attention of this model is a Gaussian process with inducing points. Each can be "
-            "read as a prototype: every patch belongs to the prototype that it is most similar to "
+            "The attention of this model is a Gaussian process whose inducing points "
+            f"{what}: every patch belongs to the prototype that it is most similar to "
             f"({found.measure} similarity, in the space of the attention). These are the "
             f"prototypes of fold {fold.name} on its {counted(len(found.slides), 'test slide')}; "
             "other folds have their own. "
-            f"{len(found.used)} of {len(found.prototypes)} have patches; {found.unused} have "
-            "none, which is usual."
+            f"{len(found.used)} of {len(found.prototypes)} have patches; {found.unused} have none."
         ),
         Pictures(
-            (photo_image(sheet, "The most used prototypes with their most similar patches."),),
-            ("The most used prototypes: the most similar patches of each, and its numbers.",),
+            (photo_image(sheet, "Prototypes with their most similar patches."),),
+            ("Prototypes: where each comes from, its most similar patches, and its numbers.",),
         ),
-        *(Prose(text, "warning") for text in (*found.missing, damaged) if text),
+        *(Prose(text, "warning") for text in (*found.missing, *damaged)),
         *_label_map(explanation, fold, found),
         _prototype_table(found),
     ]
     return Section("prototypes", "Prototypes", tuple(blocks))
-
-
-def _sheet(material: RunMaterial, explanation: PrototypeExplanation) -> tuple[Figure, str]:
-    """Draw the sheet; slides that turn out damaged are shown by their names."""
-    problems: dict[str, str] = {}
-    opened: list[str] = []
-
-    def open_slide(slide_id: str) -> Slide | None:
-        if slide_id in problems:
-            return None
-        opened.append(slide_id)
-        return material.sources.open(slide_id)
-
-    while True:
-        try:
-            figure = prototype_sheet(explanation, open_slide)
-        except SlideError as error:
-            problems[opened[-1]] = str(error)
-        else:
-            return figure, " ".join(problems.values())
 
 
 def _label_map(
@@ -306,17 +289,17 @@ def _label_map(
 
 
 def _prototype_table(explanation: PrototypeExplanation) -> Table:
-    total = max(1, explanation.num_patches)
     has_labels = any(p.num_labelled for p in explanation.prototypes)
     rows = tuple(
         (
             str(p.index),
+            *((_origin(p),) if explanation.are_patches else ()),
             f"{p.num_patches:,}",
-            f"{p.num_patches / total:.1%}",
+            f"{explanation.share(p):.1%}",
             f"{p.num_slides:,}",
             *((_share(p.cancer_share(10)),) if has_labels else ()),
             format_number(p.relative_attention, 2),
-            f"{p.own_contribution:+.2g}".replace("-", "−"),
+            format_number(p.attention_part, 2),
             format_number(p.logit_at, 2) + " ± " + format_number(p.logit_at_sd, 2),
         )
         for p in explanation.used[:_LISTED]
@@ -324,17 +307,26 @@ def _prototype_table(explanation: PrototypeExplanation) -> Table:
     return Table(
         (
             "Prototype",
+            *(("Training patch",) if explanation.are_patches else ()),
             "Patches",
             "Share",
             "Slides",
             *(("Positive patches",) if has_labels else ()),
             "Attention × mean",
-            "Part in the logit",
-            "Logit at the point",
+            "Part in the attention",
+            "Logit at the prototype",
         ),
         rows,
         f"The {len(rows)} most used prototypes.",
     )
+
+
+def _origin(prototype: PrototypeSummary) -> str:
+    origin = prototype.origin
+    if origin is None:
+        return "–"
+    where = "" if origin.corner is None else " at {:,}, {:,}".format(*origin.corner)
+    return f"{origin.slide_id}, patch {origin.instance:,}{where}"
 
 
 def _share(share: float) -> str:
