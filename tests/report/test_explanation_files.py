@@ -423,4 +423,4 @@ def test_the_report_reads_what_was_explained(place, tmp_path, monkeypatch):
     read = write_report(options).page.read_text(encoding="utf-8")
     section = computed[computed.index('id="prototypes"') : computed.index('id="slides"')]
     assert section in read
-    assert "most used prototypes" in section
+    assert "The prototypes of the sheet." in section

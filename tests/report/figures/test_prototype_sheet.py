@@ -82,7 +82,8 @@ def test_the_sheet_says_what_is_unused_and_what_is_too_few():
     assert "33 % of 3" in words
     assert "only 1 labelled" in words
     few = texts(prototype_sheet(with_examples(), most=1))
-    assert "1 of the 2 prototypes in use (1 of 3 unused); of each colour the most used" in few
+    assert "1 of the 2 prototypes in use (1 of 3 unused); 4 patches, kernel correlation" in few
+    assert "(of each colour the most used, then" in few
 
 
 def test_the_sheet_leaves_out_what_is_not_known():

@@ -127,12 +127,14 @@ def prototype_sheet(
 
 def _summary(explanation: PrototypeExplanation, num_shown: int) -> str:
     used, total = len(explanation.used), len(explanation.prototypes)
-    which = f"{num_shown} of the" if num_shown < used else "the"
-    chosen = "; of each colour the most used" if num_shown < used else ""
-    return (
-        f"{which} {used} prototypes in use ({total - used} of {total} unused){chosen}; "
+    counts = (
+        f"{used} prototypes in use ({total - used} of {total} unused); "
         f"{explanation.num_patches:,} patches, {MEASURE_NAMES[explanation.measure]}"
     )
+    if num_shown == used:
+        return f"the {counts}"
+    chosen = "of each colour the most used, then those with the largest part in the attention"
+    return f"{num_shown} of the {counts}\n({chosen})"
 
 
 def _draw_names(

@@ -31,8 +31,6 @@ from sgpmil.runs.material import RunMaterial
 
 _LONGEST = 900
 """Longer side of a slide's picture in the page, in pixels."""
-_LISTED = 12
-"""Prototypes in the table."""
 
 _KINDS = {
     "best": (
@@ -299,10 +297,10 @@ def _prototype_table(explanation: PrototypeExplanation) -> Table:
             f"{p.num_slides:,}",
             *((_share(p.cancer_share(10)),) if has_labels else ()),
             format_number(p.relative_attention, 2),
-            format_number(p.attention_part, 2),
+            format_number(p.attention_part),
             format_number(p.logit_at, 2) + " ± " + format_number(p.logit_at_sd, 2),
         )
-        for p in explanation.used[:_LISTED]
+        for p in explanation.typical(MOST)
     )
     return Table(
         (
@@ -317,7 +315,7 @@ def _prototype_table(explanation: PrototypeExplanation) -> Table:
             "Logit at the prototype",
         ),
         rows,
-        f"The {len(rows)} most used prototypes.",
+        "The prototypes of the sheet.",
     )
 
 
