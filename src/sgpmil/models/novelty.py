@@ -1,23 +1,33 @@
 r"""Novelty: how unlike the instances of the training set an instance is.
 
-A model keeps a sample of its training instances $y_m$: their principal components
-$c_m = V^\top y_m$ and their lengths. Features are centred at the training mean and *not* clamped.
-The distance of an instance $y$, with components $c = V^\top y$, to one of the sample, and the
-distance to the training set that follows, are
+The features $x$ of an instance, as the encoder gives them, are brought to one unit and divided by
+the root of their length; $\bar v$ is the mean over training instances:
 
-$$ \delta_m^2 = \lVert y \rVert^2 + \lVert y_m \rVert^2 - 2\, c^\top c_m, \qquad
-   d = \frac1k \sum_{m \in N_k} \delta_m \Big/ \Bigl( \frac1k \sum_{m \in N_k} r_m \Bigr)^{3/4}. $$
+$$ v = x / \sqrt{\lVert x \rVert}, \qquad y = v - \bar v. $$
 
-$N_k$ are the $k$ nearest of the sample. Outside the components, two instances count as orthogonal:
-there is what a new tissue or another scanner adds. $r_m$ is the mean distance of $y_m$ to its own
-$k$ nearest: the same distance tells more where training instances lie closely together.
+So the direction of $x$ counts more than its length, which varies with contrast alone. A model keeps
+a sample of its training instances $y_m$: their principal components $c_m = V^\top y_m$ and their
+lengths. The distance of an instance $y$ with components $c = V^\top y$ to one of them is
+
+$$ \delta_m^2 = \lVert y \rVert^2 + \lVert y_m \rVert^2 - 2\, c^\top c_m . $$
+
+Outside the components, two instances count as orthogonal: there is what a new tissue or another
+scanner adds. $r_m$ is the mean distance of $y_m$ to its own $k$ nearest: the same distance tells
+more where training instances lie closely together. The sample is divided at random into $G$ groups
+of one size, and the distance to the training set is the mean of the nearest of each group:
+
+$$ d = \frac1G \sum_{g=1}^G \min_{m \in g} \frac{\delta_m}{r_m^{3/4}} . $$
+
+The $G$ nearest of all would tell as much. They take longer to find than all the rest takes.
 
 The *novelty* of an instance is $d$ divided by the level that one training instance in a hundred
-exceeds. Training instances are compared with those of other patients alone, as a new slide is.
+exceeds. Training instances are measured as those of a new slide are: patients are divided into ten
+folds, and those of a fold are compared with the others alone, by components of the others alone.
 
 A slide is compared with the training slides. Let $t_i$ be the share of training instances that are
-at least as novel as instance $i$, and $s$ the mean of $-\ln t_i$ over the slide's $n$ instances.
-With the variance $\tau^2$ of $s$ between training slides and $\omega^2$ of $-\ln t_i$ within them,
+at least as novel as instance $i$, $e_i = (-\ln t_i)^{3/2}$ its surprise, and $s$ the mean of $e_i$
+over the slide's $n$ instances. It grows when all are a little novel, and when a few are very novel.
+With the variance $\tau^2$ of $s$ between training slides and $\omega^2$ of $e_i$ within them,
 
 $$ z = (s - \bar s) \Big/ \sqrt{\tau^2 + \omega^2 / n}, \qquad
    p = \frac{1 + \#\{\text{training slides with } z_j \ge z\}}{1 + \#\{\text{training slides}\}}. $$
@@ -34,28 +44,35 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
-from sgpmil.shapes import Bool, Float, Int
+from sgpmil.shapes import Float, Int
 
 NUM_COMPONENTS = 64
 NUM_NEIGHBOURS = 5
-NUM_KEPT = 1000
+NUM_GROUPS = 4
+NUM_KEPT = 2000
 """Most training instances that are kept; the time of a prediction grows with them."""
 LEVEL = 0.01
 """Share of the training instances with a novelty above 1."""
 _SPACING_POWER = 0.75
-_WIDEST = 3.0
+_SURPRISE_POWER = 1.5
+_WIDEST = 5.0
 """Largest standard deviation of a feature, in those of the median feature: one that has another
 unit does not outweigh all others."""
-_NUM_FITTED = 8000
+_NUM_FITTED = 4000
 """Most training instances that the principal components are computed from."""
+_NUM_ITERATIONS = 3
+_NUM_FOLDS = 10
+"""Most groups of patients that are measured by the others."""
 _NUM_TAILS = 256
-_ROWS = {"cpu": 2**10, "cuda": 2**16}
+_ROWS = {"cpu": 2**8, "cuda": 2**16}
 """Rows whose distances are computed at once; on a CPU, as many as its cache holds."""
 _TINY = 1e-12
 _BUFFERS = (
-    *("mean", "scale", "components", "kept", "lengths", "spacing"),
+    *("scale", "mean", "components", "kept", "lengths"),
     *("level", "tails", "spread", "slides"),
 )
+_EARLIER = "spacing"
+"""A buffer that checkpoints of an earlier definition hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +95,13 @@ class Novelty(nn.Module):
     a checkpoint.
     """
 
-    mean: Float[Tensor, " D"]
     scale: Float[Tensor, " D"]
+    mean: Float[Tensor, " D"]
     components: Float[Tensor, "D P"]
-    kept: Float[Tensor, "M P"]
+    kept: Float[Tensor, "Q M"]
+    r"""$(-2 c_m, 1) / r_m^{3/2}$ of each kept instance, group after group."""
     lengths: Float[Tensor, " M"]
-    """Squared length of each kept instance."""
-    spacing: Float[Tensor, " M"]
+    r"""$\lVert y_m \rVert^2 / r_m^{3/2}$ of each kept instance."""
     level: Float[Tensor, ""]
     tails: Float[Tensor, " _"]
     """Distances that ever smaller shares of the training instances exceed."""
@@ -120,25 +137,21 @@ class Novelty(nn.Module):
             cases: Patient of each bag; by default each has one of its own.
             seed: Seed of the choice.
         """
-        names = list(sample.slide_ids if cases is None else cases)
-        number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        patients = torch.tensor([number[name] for name in names])
-        patients = patients.repeat_interleave(sample.offsets.diff())
-        if len(number) == 1:  # no other patient: an instance is compared with all other instances
-            patients = torch.arange(len(patients))
-        order = torch.randperm(len(patients), generator=torch.Generator().manual_seed(seed))
         features, device = sample.features, sample.features.device
-        patients, order = patients.to(device), order.to(device)
-        self._fit_components(features[order[:_NUM_FITTED]])
-        chosen, owners = order[:NUM_KEPT], patients[order[:NUM_KEPT]]
-        self.kept, self.lengths = self._reduced(features[chosen])
-        self.spacing = torch.ones_like(self.lengths)  # so that the distance is a plain mean
-        found = self._distance(features[chosen], owners[:, None] == owners).nan_to_num()
-        self.spacing = found.clamp(min=1e-3 * float(found.mean()) or 1.0)
-        rows = _rows(features)
-        parts = zip(features.split(rows), patients.split(rows), strict=True)
-        distances = [self._distance(part, own[:, None] == owners) for part, own in parts]
-        self._fit_levels(torch.cat(distances).double().cpu(), sample.offsets)
+        generator = torch.Generator().manual_seed(seed)
+        patients = _patients(sample, cases)
+        order = torch.randperm(len(patients), generator=generator).to(device)
+        number = torch.randperm(int(patients.max()) + 1, generator=generator)
+        folds, patients = (number % _NUM_FOLDS)[patients].to(device), patients.to(device)
+        distance = torch.full((len(order),), torch.nan, dtype=torch.float64)
+        for fold in range(min(_NUM_FOLDS, len(number))):
+            others = order[folds[order] != fold]
+            if len(others) > 0:
+                self._learn(features, patients, others)
+                for rows in (folds == fold).nonzero().squeeze(1).split(_rows(features)):
+                    distance[rows.cpu()] = self._distance(features[rows]).double().cpu()
+        self._learn(features, patients, order)
+        self._fit_levels(distance, sample.offsets)
 
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "T D"]) -> Float[Tensor, " T"]:
@@ -180,42 +193,63 @@ class Novelty(nn.Module):
         pairs = zip(shares.tolist(), p_values.tolist(), strict=True)
         return [SlideNovelty(share, p_value) for share, p_value in pairs]
 
-    def _reduced(
-        self, features: Float[Tensor, "T D"]
-    ) -> tuple[Float[Tensor, "T P"], Float[Tensor, " T"]]:
-        """Return the principal components of instances, and their squared lengths."""
-        centred = (features.to(self.mean.dtype) - self.mean).div_(self.scale)
-        return centred @ self.components, torch.linalg.vecdot(centred, centred)
+    def _scaled(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+        """Bring features to one unit, and divide them by the root of their length."""
+        scaled = features.to(self.scale.dtype) / self.scale
+        lengths = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+        return scaled.div_(lengths.clamp_(min=_TINY).sqrt_())
 
-    def _distance(
-        self, features: Float[Tensor, "T D"], excluded: Bool[Tensor, "T M"] | None = None
-    ) -> Float[Tensor, " T"]:
-        """Compute the distance to the training set; NaN where all of its instances are excluded."""
+    def _reduced(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T Q"]:
+        """Return the principal components of instances, and in the end their squared length."""
+        centred = self._scaled(features).sub_(self.mean)
+        squared = torch.linalg.vecdot(centred, centred)
+        return torch.cat([centred @ self.components, squared[:, None]], dim=1)
+
+    def _squared(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T M"]:
+        """Compute weighted squared distances to the kept instances."""
         with torch.autocast(features.device.type, enabled=False):
-            reduced, lengths = self._reduced(features)
-            squared = torch.addmm(self.lengths, reduced, self.kept.T, alpha=-2)
-        if excluded is not None:
-            squared = squared.masked_fill(excluded, torch.inf)
-        count = min(NUM_NEIGHBOURS, len(self.kept))
-        nearest, index = squared.topk(count, dim=1, largest=False, sorted=False)
-        found = nearest.add_(lengths[:, None]).clamp_(min=0).sqrt_()
-        valid = found.isfinite()
-        mean = found.where(valid, 0).sum(1) / valid.sum(1)
-        spacing = self.spacing[index].where(valid, 0).sum(1) / valid.sum(1)
-        return mean / spacing**_SPACING_POWER
+            return torch.addmm(self.lengths, self._reduced(features), self.kept)
+
+    def _distance(self, features: Float[Tensor, "T D"]) -> Float[Tensor, " T"]:
+        """Compute the distance to the training set."""
+        squared = self._squared(features)
+        groups = min(NUM_GROUPS, squared.shape[1])
+        nearest = squared.unflatten(1, (groups, -1)).amin(2)
+        return nearest.clamp_(min=0).sqrt_().mean(1)
+
+    def _learn(
+        self,
+        features: Float[Tensor, "T D"],
+        patients: Int[Tensor, " T"],
+        order: Int[Tensor, " N"],
+    ) -> None:
+        """Compute unit, mean and components of the features, and keep instances.
+
+        Args:
+            features: Features of instances.
+            patients: Patient of each instance.
+            order: Instances that are used, in a random order.
+        """
+        self._fit_components(features[order[:_NUM_FITTED]])
+        count = min(NUM_KEPT, len(order))
+        chosen = order[: count - count % min(NUM_GROUPS, count)]  # groups of one size
+        reduced = self._reduced(features[chosen])
+        rows = torch.cat([-2 * reduced[:, :-1], torch.ones_like(reduced[:, :1])], dim=1)
+        self.kept, self.lengths = rows.T.contiguous(), reduced[:, -1].contiguous()
+        spacing = _spacing(self._squared(features[chosen]), patients[chosen])
+        self.kept *= spacing ** (-2 * _SPACING_POWER)
+        self.lengths *= spacing ** (-2 * _SPACING_POWER)
 
     def _fit_components(self, features: Float[Tensor, "T D"]) -> None:
-        values = features.double()
+        values = features.to(self.place)
         std = values.std(dim=0, correction=0)
         varies = std > 1e-6 * values.abs().amax(0)
         usual = std[varies].median() if varies.any() else torch.ones_like(std[0])
-        centred = values - values.mean(0)
         # One unit for all, which is that of the usual feature.
-        scale = usual * (std / (_WIDEST * usual)).clamp(min=1)
-        centred /= scale
-        _, vectors = torch.linalg.eigh(centred.T @ centred)
-        self.mean, self.scale = values.mean(0).to(self.place), scale.to(self.place)
-        self.components = vectors.flip(1)[:, :NUM_COMPONENTS].to(self.place).contiguous()
+        self.scale = usual * (std / (_WIDEST * usual)).clamp(min=1)
+        scaled = self._scaled(values)
+        self.mean = scaled.mean(0)
+        self.components = _principal(scaled - self.mean)
 
     def _fit_levels(self, distance: Float[Tensor, " T"], offsets: Int[Tensor, " _"]) -> None:
         """Take the levels of instances and the statistic of slides from the training set."""
@@ -238,9 +272,9 @@ class Novelty(nn.Module):
         self.slides = _statistic(surprise, offsets, self.spread.double().cpu()).to(self.place)
 
     def _surprise(self, distance: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Compute -ln of the share of training instances as distant, in steps of a fixed size."""
+        """Compute the surprise of instances, the logarithm in steps of a fixed size."""
         tails = self.tails.double().cpu()
-        return torch.searchsorted(tails, distance, right=True).double()
+        return torch.searchsorted(tails, distance, right=True).double() ** _SURPRISE_POWER
 
     def _load_from_state_dict(
         self,
@@ -251,7 +285,9 @@ class Novelty(nn.Module):
         missing_keys: list[str],
         *lists: list[str],
     ) -> None:
-        """Take over tensors of any size; a checkpoint of an earlier version has none."""
+        """Take over tensors of any size; a checkpoint of an earlier definition has none."""
+        if prefix + _EARLIER in state_dict:
+            return
         given = {name: state_dict.get(prefix + name) for name in _BUFFERS}
         if all(value is None for value in given.values()):
             return
@@ -267,6 +303,40 @@ class Novelty(nn.Module):
 
 def _rows(features: Tensor) -> int:
     return _ROWS.get(features.device.type, _ROWS["cpu"])
+
+
+def _patients(sample: BagBatch, cases: Sequence[str] | None) -> Int[Tensor, " T"]:
+    """Number the patient of each instance."""
+    names = list(sample.slide_ids if cases is None else cases)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    found = torch.tensor([number[name] for name in names])
+    found = found.repeat_interleave(sample.offsets.diff())
+    # Without another patient, an instance is compared with all other instances.
+    return found if len(number) > 1 else torch.arange(len(found))
+
+
+def _principal(centred: Float[Tensor, "T D"]) -> Float[Tensor, "D P"]:
+    """Compute the first principal components of centred rows by subspace iteration."""
+    generator = torch.Generator().manual_seed(0)
+    found = torch.randn(centred.shape[1], 3 * NUM_COMPONENTS // 2, generator=generator)
+    found = found.to(centred)
+    for _ in range(_NUM_ITERATIONS):
+        found = torch.linalg.qr(centred.T @ (centred @ found)).Q
+    projected = (centred @ found).double()
+    _, vectors = torch.linalg.eigh(projected.T @ projected)
+    return (found @ vectors.flip(1)[:, :NUM_COMPONENTS].to(found)).contiguous()
+
+
+def _spacing(squared: Float[Tensor, "M M"], patients: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
+    """Compute the mean distance of instances to their nearest of other patients."""
+    excluded = patients[:, None] == patients
+    if excluded.all():  # no other patient
+        excluded = torch.eye(len(patients), dtype=torch.bool, device=patients.device)
+    squared = squared.masked_fill(excluded, torch.inf)
+    nearest = squared.topk(min(NUM_NEIGHBOURS, len(patients)), dim=1, largest=False).values
+    known = nearest.isfinite()
+    distance = nearest.clamp(min=0).sqrt().where(known, 0).sum(1) / known.sum(1).clamp(min=1)
+    return distance.clamp(min=1e-3 * float(distance.mean()) or 1.0)
 
 
 def _statistic(
