@@ -4,6 +4,7 @@
 file              contents
 ================  ==============================================================================
 predictor         predictions of a model for bags
+novelty_warning   warning of slides that are unlike the training slides
 prediction        the prediction of one slide, with the scores of its instances
 prediction_table  the predictions of a set of slides, by slide or by patient
 metrics           every metric of slides and instances; add a metric here
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         confusion_matrix,
         instance_auc,
     )
+    from sgpmil.evaluation.novelty_warning import NoveltyWarning
     from sgpmil.evaluation.prediction import InstanceScores, Prediction
     from sgpmil.evaluation.prediction_table import PredictionTable, by_patient, without_patients
     from sgpmil.evaluation.predictor import iter_predictions, predict
@@ -111,6 +113,7 @@ else:
                 "InstanceEvaluation InstanceOptions evaluate_instances"
             ),
             "metrics": "METRICS InstanceMetrics Metric SlideMetrics confusion_matrix instance_auc",
+            "novelty_warning": "NoveltyWarning",
             "prediction": "InstanceScores Prediction",
             "prediction_table": "PredictionTable by_patient without_patients",
             "predictor": "iter_predictions predict",
@@ -140,6 +143,7 @@ __all__ = [
     "Intervals",
     "Metric",
     "MetricSummary",
+    "NoveltyWarning",
     "Prediction",
     "PredictionTable",
     "SlideMetrics",

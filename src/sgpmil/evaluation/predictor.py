@@ -13,6 +13,7 @@ from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.novelty_warning import warn_where_most_are_unlike
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.gpu.resident import DeviceSource
@@ -39,6 +40,7 @@ def predict(
     precision: str = "auto",
     prevalence: Prevalence | None = None,
     novelty: bool = True,
+    warn: bool = True,
     on_bag: Callable[[str], None] | None = None,
 ) -> PredictionTable:
     """Predict bags, labelled or not.
@@ -60,6 +62,8 @@ def predict(
             ``balanced``, the share of the second of two classes, or a share for each class; by
             default those that the model was trained to answer for.
         novelty: Whether to compare slides with the training slides, where the model can.
+        warn: Whether to warn (`NoveltyWarning`) where most of the slides are unlike the training
+            slides.
         on_bag: Called with each slide's name when it is done.
 
     Raises:
@@ -85,7 +89,10 @@ def predict(
         novelty=novelty,
         on_bag=on_bag,
     )
-    return PredictionTable(tuple(found), target)
+    table = PredictionTable(tuple(found), target)
+    if warn:
+        warn_where_most_are_unlike(table, model.novelty.num_slides)
+    return table
 
 
 def iter_predictions(

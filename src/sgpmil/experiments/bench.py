@@ -302,7 +302,7 @@ def _point(
 
 
 def _predict(model: MILModel, bags: BagDataset, device: torch.device) -> None:
-    predict(model, bags, with_instances=False, device=device)
+    predict(model, bags, with_instances=False, device=device, warn=False)
 
 
 def _step(model: MILModel, bags: BagDataset, device: torch.device) -> None:

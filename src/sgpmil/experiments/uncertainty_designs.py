@@ -290,7 +290,7 @@ class Trained:
 
     def predict(self, bags: BagDataset) -> PredictionTable:
         """Predict bags: means over members and over samples of dropout."""
-        tables = [predict(model, bags, device=self.device) for model in self.models]
+        tables = [predict(model, bags, device=self.device, warn=False) for model in self.models]
         samples = [table.probs for table in tables]
         if self.dropout_samples:
             samples = [

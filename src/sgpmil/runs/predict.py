@@ -11,6 +11,7 @@ from sgpmil.bags.steps import BagOptions
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation import iter_predictions
+from sgpmil.evaluation.novelty_warning import novelty_warning
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
@@ -36,9 +37,6 @@ from sgpmil.runs.prediction_files import (
 )
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
-
-UNLIKE = 0.01
-"""Largest p-value of a slide that is called unlike the training slides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,30 +189,6 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     notes = (*prior, *rules.notes(table, decisions))
     warning = novelty_warning(table, network.novelty.num_slides)
     return PredictedFolder(options.out, table, decisions, notes, warning)
-
-
-def novelty_warning(table: PredictionTable, num_training: int) -> str:
-    """Name the slides that are unlike the training slides; empty without any.
-
-    A slide is unlike them at p <= .01, or, where there are too few training slides for that, at
-    the smallest p-value that they allow.
-
-    Args:
-        table: Predictions.
-        num_training: Number of training slides that the p-values come from.
-    """
-    level = max(UNLIKE, 1 / (1 + num_training))
-    unlike = [p for p in table.predictions if p.novelty_p <= level * (1 + 1e-9)]
-    if not unlike:
-        return ""
-    worst = sorted(unlike, key=lambda p: (p.novelty_p, -p.novel_share))[:3]
-    named = ", ".join(f"{p.slide_id} ({p.novel_share:.0%} of its patches)" for p in worst)
-    more = "" if len(unlike) == len(worst) else f" and {len(unlike) - len(worst)} more"
-    return (
-        f"{len(unlike)} of {len(table)} slides {'is' if len(unlike) == 1 else 'are'} unlike the "
-        f"training slides (p <= {level:.2g}; {level * len(table):.1f} expected by chance): another "
-        f"scanner, stain or encoder? {named}{more}."
-    )
 
 
 def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:

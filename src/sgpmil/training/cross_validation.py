@@ -279,6 +279,7 @@ def _train_fold(
             bags.subset(slides),
             device=fabric.device,
             precision=settings.precision,
+            warn=False,
             on_bag=lambda _: yield_turn(),
         )
 

@@ -1,0 +1,64 @@
+"""Warning of slides that are unlike the training slides."""
+
+import warnings
+
+from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_table import PredictionTable
+
+UNLIKE = 0.01
+"""Largest p-value of a slide that is called unlike the training slides."""
+
+
+class NoveltyWarning(UserWarning):
+    """Most of the slides that are predicted are unlike the training slides."""
+
+
+def unlike_level(num_training: int) -> float:
+    """Return the p-value up to which a slide is called unlike the training slides.
+
+    It is .01, or, where there are too few training slides for that, the smallest p-value that they
+    allow.
+    """
+    return max(UNLIKE, 1 / (1 + num_training))
+
+
+def unlike_slides(table: PredictionTable, num_training: int) -> list[Prediction]:
+    """Return the slides that are unlike the training slides.
+
+    Args:
+        table: Predictions.
+        num_training: Number of training slides that the p-values come from.
+    """
+    level = unlike_level(num_training)
+    return [p for p in table.predictions if p.novelty_p <= level * (1 + 1e-9)]
+
+
+def novelty_warning(table: PredictionTable, num_training: int) -> str:
+    """Name the slides that are unlike the training slides; empty without any.
+
+    Args:
+        table: Predictions.
+        num_training: Number of training slides that the p-values come from.
+    """
+    level, unlike = unlike_level(num_training), unlike_slides(table, num_training)
+    if not unlike:
+        return ""
+    worst = sorted(unlike, key=lambda p: (p.novelty_p, -p.novel_share))[:3]
+    named = ", ".join(f"{p.slide_id} ({p.novel_share:.0%} of its patches)" for p in worst)
+    more = "" if len(unlike) == len(worst) else f" and {len(unlike) - len(worst)} more"
+    return (
+        f"{len(unlike)} of {len(table)} slides {'is' if len(unlike) == 1 else 'are'} unlike the "
+        f"training slides (p <= {level:.2g}; {level * len(table):.1f} expected by chance): another "
+        f"scanner, stain or encoder? {named}{more}."
+    )
+
+
+def warn_where_most_are_unlike(table: PredictionTable, num_training: int) -> None:
+    """Warn where more than half of the slides are unlike the training slides.
+
+    A few slides that are so by chance, with a probability above .01, give no warning.
+    """
+    count = len(unlike_slides(table, num_training))
+    chance = unlike_level(num_training) ** count
+    if 2 * count > len(table) and chance <= UNLIKE * (1 + 1e-9):
+        warnings.warn(novelty_warning(table, num_training), NoveltyWarning, stacklevel=3)
