@@ -1,6 +1,6 @@
 """How well does novelty find instances unlike training, and slides that hold some, at what cost?
 
-    python benchmarks/novelty.py --data DATA --seeds 10 11 12                  # digits, many divisions
+    python benchmarks/novelty.py --data DATA --seeds 10 11 12                  # divisions of digits
     python benchmarks/novelty.py --data DATA --seeds 10 11 12 --sets phantoms  # sets of the study
     python benchmarks/novelty.py --cost
 
