@@ -34,7 +34,7 @@ TABLES = {
         Variant("agp", "agp"),
     ],
     "sampling": [
-        Variant(f"{s}, {k}", settings={"sampling": s, "likelihood": k})
+        Variant(f"{s}, {k}", settings={"preset": "points", "sampling": s, "likelihood": k})
         for s in SAMPLING_SCHEMES
         for k in LIKELIHOODS
     ],

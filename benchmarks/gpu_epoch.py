@@ -1,6 +1,7 @@
 """Training epochs and prediction of the reference workload on a GPU, and where the time goes.
 
 python benchmarks/gpu_epoch.py --bags-per-step 1 2 32
+python benchmarks/gpu_epoch.py --bags-per-step 2 32 --preset points    # of the model before
 
 An epoch is all recorded steps of 270 bags, from the resident features to the last loss; of `fit`,
 with all that comes with it; plain steps are the same without recordings. Medians after two epochs
@@ -50,11 +51,13 @@ def resident(count: int, seed: int) -> BagDataset:
     )
 
 
-def steps_of(model_name: str, bags_per_step: int, precision: str, num_bags: int) -> OptimiserSteps:
+def steps_of(
+    model_name: str, preset: str, bags_per_step: int, precision: str, num_bags: int
+) -> OptimiserSteps:
     """Make a model and what trains it."""
     settings = TrainingSettings(precision=precision, bags_per_step=bags_per_step)
     torch.manual_seed(0)
-    model = build_model(model_name, in_dim=IN_DIM, num_classes=2).cuda().train()
+    model = build_model(model_name, in_dim=IN_DIM, num_classes=2, preset=preset).cuda().train()
     return OptimiserSteps(model, build_optimiser(settings, model), settings, num_bags)
 
 
@@ -71,7 +74,12 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def fit_seconds(
-    model_name: str, bags_per_step: int, precision: str, train: BagDataset, rounds: int
+    model_name: str,
+    preset: str,
+    bags_per_step: int,
+    precision: str,
+    train: BagDataset,
+    rounds: int,
 ) -> float:
     """Time the epochs of `fit` after two of warm-up, those that record another size included."""
     ends = []
@@ -82,7 +90,14 @@ def fit_seconds(
 
     training = {"epochs": 2 + rounds, "bags_per_step": bags_per_step, "precision": precision}
     whole = {"select": "last", "patience": 0, "device": "gpu"}
-    fit(train, model=model_name, training=training | whole, on_epoch=on_epoch)
+    settings = {"preset": preset}
+    fit(
+        train,
+        model=model_name,
+        model_settings=settings,
+        training=training | whole,
+        on_epoch=on_epoch,
+    )
     return median(after - before for before, after in pairwise(ends[1:]))
 
 
@@ -107,6 +122,7 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="sgpmil")
+    parser.add_argument("--preset", default="default")
     parser.add_argument("--bags-per-step", type=int, nargs="+", default=[1, 2, 32])
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--rounds", type=int, default=7)
@@ -119,18 +135,19 @@ def main() -> None:
     for count in options.bags_per_step:
         order = np.random.default_rng(0).permutation(len(train)).tolist()
         groups = [order[i : i + count] for i in range(0, len(order), count)]
-        steps = steps_of(options.model, count, options.precision, len(train))
+        what = options.model, options.preset, count, options.precision
+        steps = steps_of(*what, len(train))
         recorded = recorded_steps(steps, train)
         if recorded is None:
             raise SystemExit(f"Steps of {options.model} cannot be recorded.")
         batches = PackedBatches(train, groups)
         found = seconds(lambda r=recorded, b=batches: r.epoch(b), options.rounds)
         print(f"{count} bags a step, recorded: {found:.4f} s an epoch")
-        fitted = fit_seconds(options.model, count, options.precision, train, 2 * options.rounds)
+        fitted = fit_seconds(*what, train, 2 * options.rounds)
         print(f"{count} bags a step, fit: {fitted:.4f} s an epoch")
         print(kernels(lambda r=recorded, b=batches: r.epoch(b)))
         if options.plain:
-            plain = PlainEngine(steps_of(options.model, count, options.precision, len(train)))
+            plain = PlainEngine(steps_of(*what, len(train)))
             found = seconds(lambda p=plain, b=batches: p.epoch(b), 3)
             print(f"{count} bags a step, plain: {found:.4f} s an epoch", flush=True)
     model = steps.model.eval()

@@ -95,10 +95,10 @@ def options(**values):
 
 def test_variants_have_the_rate_of_the_rule_or_of_the_power(study):
     rates = {k: v.training["learning_rate"] for k, v in study.variants_of(options()).items()}
-    assert rates == pytest.approx({(1, "32", None): 4e-4 / 2**0.5, (32, "32", None): 16e-4})
+    assert rates == pytest.approx({(1, "32", None): 3e-4, (32, "32", None): 6e-4 * 8**0.5})
     found = study.variants_of(options(powers=[0.0, 1.0]))
     rates = {(k[0], k[2]): v.training["learning_rate"] for k, v in found.items()}
-    assert rates == pytest.approx({(1, 0): 4e-4, (32, 0): 4e-4, (1, 1): 2e-4, (32, 1): 64e-4})
+    assert rates == pytest.approx({(1, 0): 6e-4, (32, 0): 6e-4, (1, 1): 1.5e-4, (32, 1): 48e-4})
 
 
 def test_variants_differ_in_name_and_in_what_the_name_says(study):

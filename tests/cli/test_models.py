@@ -316,7 +316,8 @@ def make_run(path, name="sgpmil", trained=(0, 1, 2)):
     models = []
     for k in trained:
         torch.manual_seed(k)
-        small = {"hidden_dims": (6, 5), "gp_dim": 3, "num_inducing": 4} if name == "sgpmil" else {}
+        small = {"hidden_dims": (6, 5), "gp_dim": 3, "num_inducing": 4}
+        small = {**small, "preset": "points"} if name == "sgpmil" else {}
         model = build_model(name, in_dim=7, num_classes=2, **small)
         model.standardise.scale.fill_(0.5)
         run.folds[str(k)].path.mkdir()

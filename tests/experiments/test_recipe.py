@@ -177,4 +177,4 @@ def test_the_starter_recipe_trains_another_model_with_its_own(tmp_path):
     text = starter_recipe().replace("# epochs", "epochs").replace("# learning", "learning")
     path.write_text(text)
     assert load_recipe(path).training == default_training("sgpmil")
-    assert "epochs: 30" in text
+    assert "epochs: 40" in text

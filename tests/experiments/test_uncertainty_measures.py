@@ -20,7 +20,13 @@ from sgpmil.experiments.uncertainty_measures import (
 )
 from sgpmil.experiments.uncertainty_sets import PlantedDesign, planted_set
 
-SMALL = {"hidden_dims": (16, 8), "gp_dim": 6, "num_inducing": 7, "num_samples": 5}
+SMALL = {
+    "hidden_dims": (16, 8),
+    "gp_dim": 6,
+    "num_inducing": 7,
+    "num_samples": 5,
+    "classifier_scale": None,  # so that a bag of one patch has one probability
+}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +132,8 @@ def dense_process(model, features):
     model = model.double()
     with torch.no_grad():
         g = model.gp_inputs(features.double())
-        z = model.gp.inducing_points
+        z = model.whitening().points
+        model.requires_grad_(False)
         kernel = model.gp.kernel
         Kzz = kernel(z, z).to_dense() + 1e-4 * torch.eye(len(z))
         Kzx, Kxx = kernel(z, g).to_dense(), kernel(g, g).to_dense().diagonal() + 1e-4

@@ -21,11 +21,14 @@ def start(name, clip, device="cpu"):
     ]
     unused = torch.ones(5, device=device)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    rates = torch.tensor([0.01, 0.2], device=device)  # the third parameter has a rate of its own
+    rates = torch.tensor([0.01, 0.2], device=device)  # the third parameter has its own
     slow, fast = rates.unbind()
     one, two, three, four = parameters
-    groups = [{"params": [one, two, four, unused], "lr": slow}, {"params": [three], "lr": fast}]
-    optimiser = kind(groups, weight_decay=0.1, capturable=device != "cpu")
+    groups = [
+        {"params": [one, two, four, unused], "lr": slow, "weight_decay": 0.1},
+        {"params": [three], "lr": fast, "weight_decay": 0.02},
+    ]
+    optimiser = kind(groups, capturable=device != "cpu")
     return rates, parameters, unused, gradients, optimiser
 
 
@@ -84,7 +87,7 @@ def test_steps_are_those_of_torch(found, name, clip):
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("clipped", [True, False])
 def test_programs_compile_for_a_gpu(decoupled, clipped):
-    types = TABLES | dict.fromkeys(NUMBERS, "fp32") | {"rates": "*fp32"}
+    types = TABLES | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(("rates", "decays"), "*fp32")
     constants = {"CHUNK": 2048, "CHUNKS": 512, "DECOUPLED": decoupled, "CLIPPED": clipped}
     compile_program(norm_program, types, constants)
     compile_program(update_program, types, constants)

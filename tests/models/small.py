@@ -12,7 +12,21 @@ SIZES = (5, 1, 19, 8)
 SMALL = {
     "transmil": {"hidden_dim": 8, "num_heads": 2, "num_landmarks": 4},
     "dgrmil": {"hidden_dim": 8, "num_heads": 2, "num_landmarks": 4, "num_lesions": 3},
-    "sgpmil": {"hidden_dims": (10, 8), "gp_dim": 3, "num_inducing": 5, "num_samples": 4},
+    "sgpmil": {
+        "hidden_dims": (10, 8),
+        "gp_dim": 3,
+        "num_inducing": 5,
+        "num_samples": 4,
+        "preserved_dim": 2,
+        "prediction_samples": 8,
+    },
+    "sgpmil/points": {
+        "hidden_dims": (10, 8),
+        "gp_dim": 3,
+        "num_inducing": 5,
+        "num_samples": 4,
+        "preset": "points",
+    },
     "agp": {"hidden_dims": (10, 8), "gp_dim": 3, "num_inducing": 5, "num_samples": 4},
     "abmil": {"hidden_dim": 8, "attention_dim": 4},
     "clam-sb": {"hidden_dim": 8, "attention_dim": 4, "instances_per_side": 3},
@@ -43,11 +57,13 @@ def random_bags(sizes=SIZES, *, num_classes=2, seed=0, dtype=torch.float32) -> l
 
 
 def small_model(name, *, num_classes=2, seed=0, dtype=torch.float32, **settings) -> MILModel:
-    """Build a small model, fitted to the scale of `random_bags`, in evaluation mode."""
+    """Build a small model, fitted to the scale of `random_bags`, in evaluation mode.
+
+    The name may have a preset behind it, as in ``sgpmil/points``.
+    """
     torch.manual_seed(seed)
-    model = build_model(
-        name, in_dim=IN_DIM, num_classes=num_classes, **{**SMALL.get(name, {}), **settings}
-    )
+    values = {**SMALL.get(name, {}), **settings}
+    model = build_model(name.split("/")[0], in_dim=IN_DIM, num_classes=num_classes, **values)
     model.initialise(BagBatch.pack(random_bags((60,), seed=9)), seed=seed)
     with torch.no_grad():  # away from the symmetric start of q(v)
         if hasattr(model, "gp"):

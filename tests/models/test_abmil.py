@@ -81,7 +81,7 @@ def test_published_settings():
 
 def test_deep_preset_has_the_embedding_of_sgpmil():
     deep = build_model("abmil", in_dim=9, num_classes=2, preset="deep")
-    process = build_model("sgpmil", in_dim=9, num_classes=2)
+    process = build_model("sgpmil", in_dim=9, num_classes=2, preset="points")
     shapes = [[p.shape for p in model.mlp.parameters()] for model in (deep, process)]
     assert shapes[0] == shapes[1]
     with pytest.raises(SettingsError, match="widths of at least 1, but got \\(8, 0\\)"):

@@ -122,7 +122,7 @@ def test_a_description_with_other_fields(saved, change):
 def test_weights_of_another_shape_are_named(saved):
     _, path = saved
     edit(path, in_dim=7)
-    with pytest.raises(CheckpointError, match=r"size mismatch for (standardise|mlp)"):
+    with pytest.raises(CheckpointError, match=r"size mismatch for (standardise|mlp|preserved)"):
         load_model(path)
 
 

@@ -44,6 +44,9 @@ PAPER = {
     "prediction_samples": 0,
     "scores": "samples",
     "classifier_scale": None,
+    "classifier_kl": 0.3,  # of an uncertain classifier alone
+    "linear_scale": None,
+    "feature_dropout": 0.0,
 }
 RELEASED = {**PAPER, "sampling": "shared", "likelihood": "mean_logits"}
 

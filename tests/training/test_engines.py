@@ -26,7 +26,7 @@ from .conftest import TINY, quick, toy_bags
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
+    return build_model("sgpmil", in_dim=4, num_classes=2, preset="points", **TINY["sgpmil"])
 
 
 def engine_of(model, num_bags=7, **values):
@@ -82,7 +82,9 @@ def test_a_state_is_put_back():
     bags = toy_bags()
     settings = TrainingSettings(precision="32")
     torch.manual_seed(0)
-    model = build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"]).train()
+    model = build_model(
+        "sgpmil", in_dim=4, num_classes=2, preset="points", **TINY["sgpmil"]
+    ).train()
     steps = OptimiserSteps(model, build_optimiser(settings, model), settings, len(bags))
 
     def epoch():
@@ -141,7 +143,7 @@ def test_an_epoch_that_was_taken_back_leaves_no_trace(name, optimiser, begin):
 @pytest.fixture
 def parts():
     torch.manual_seed(0)
-    model = build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
+    model = build_model("sgpmil", in_dim=4, num_classes=2, preset="points", **TINY["sgpmil"])
     batch = BagBatch.pack(list(toy_bags(3)))
     with torch.no_grad():
         output = model(batch)

@@ -322,7 +322,7 @@ def loop_of(model, val):
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return build_model("sgpmil", in_dim=4, num_classes=2, **TINY["sgpmil"])
+    return build_model("sgpmil", in_dim=4, num_classes=2, preset="points", **TINY["sgpmil"])
 
 
 def test_validation_is_the_metrics_of_the_predictions_and_the_mean_loss_over_bags(

@@ -157,5 +157,12 @@ def test_a_model_gives_parameters_a_rate_of_their_own(optimiser):
     names = {id(p): name for name, p in model.named_parameters()}
     rates = {names[id(p)]: group["lr"] for group in found.param_groups for p in group["params"]}
     assert rates.keys() == dict(model.named_parameters()).keys()
+    own = ("gp.variational.", "classifier_log_sd")
     for name, rate in rates.items():
-        assert rate == (10.0 if name.startswith("gp.variational.") else 0.5)
+        assert rate == (10.0 if name.startswith(own) else 0.5)
+    # A KL divergence holds them near their prior; weight decay would move them elsewhere.
+    decays = {
+        names[id(p)]: group["weight_decay"] for group in found.param_groups for p in group["params"]
+    }
+    assert decays["mlp.0.weight"] == settings.weight_decay > 0
+    assert all(decays[name] == 0 for name in decays if name.startswith(own))

@@ -52,7 +52,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, model, balanced, sto
 
 @pytest.mark.parametrize("stop", [0, 1, 2])
 def test_a_resumed_run_has_the_same_inducing_patches(tmp_path, stop):
-    settings = {"preset": "patches", "preserved_dim": 2, "num_inducing": 6, "hidden_dims": (6, 4)}
+    settings = {"preserved_dim": 2, "num_inducing": 6, "hidden_dims": (6, 4)}
     values = {"model_settings": settings, "epochs": 4, "warmup_epochs": 1}
     whole = train(tmp_path / "whole", **values)
     assert all(origin.row >= 0 for origin in whole.patches.origins)

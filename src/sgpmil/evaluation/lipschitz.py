@@ -11,7 +11,9 @@ least constant in this norm; the published bound takes 1.
 ==============  ==================================================================================
 classifier      instance → embedding → class logits of that instance, $W_1 … W_k W_{cls}$
 attention       instance → what attention is computed from: the inputs of the Gaussian process,
-                $W_1 … W_k W_{att} \cdot \tfrac14$, or the attention logit
+                $W_1 … W_k W_{att} \cdot \tfrac14$ (standardised: the largest of the factors that
+                they are divided by, in place of $\tfrac14$), or the attention logit
+preserved …     instance → principal components among the inputs of the process, where it has them
 attention mean  the same and the prior mean $\lVert w_A \rVert$, where it is linear
 all layers      every layer and activation of the model multiplied once, as published
 ==============  ==================================================================================
@@ -143,14 +145,28 @@ def summarise_paths(folds: Sequence[Sequence[LipschitzPath]]) -> tuple[MetricSum
 def _sgpmil_paths(model: SGPMIL, raw_features: bool) -> tuple[LipschitzPath, ...]:
     backbone = _backbone(model, model.mlp, raw_features)
     classifier = LipschitzFactor("classifier", spectral_norm(model.classifier.weight))
+    scale = model.input_scale().detach().double()
+    G = model.settings.gp_dim
+    bend = (
+        LipschitzFactor("sigmoid", _SIGMOID)
+        if model.settings.inputs == "sigmoid"
+        else LipschitzFactor("standardisation", float(scale[:G].max()))
+    )
+    projection = spectral_norm(model.projection.weight)
     attention: tuple[LipschitzFactor, ...] = (
-        LipschitzFactor("attention projection", spectral_norm(model.projection.weight)),
-        LipschitzFactor("sigmoid", _SIGMOID),
+        LipschitzFactor("attention projection", projection),
+        bend,
     )
     paths = [
         LipschitzPath("classifier", (*backbone, classifier)),
         LipschitzPath("attention", (*backbone, *attention)),
     ]
+    if model.preserved is not None:
+        components = model.preserved.detach().double() * scale[G:]
+        if raw_features:
+            components = components / model.standardise.scale.double()[:, None]
+        norm = LipschitzFactor("principal components", spectral_norm(components))
+        paths.append(LipschitzPath("preserved components", (norm,)))
     if model.settings.mean == "linear":
         weights = model.gp.mean.weights.reshape(1, -1)
         attention = (*attention, LipschitzFactor("linear mean", spectral_norm(weights)))

@@ -106,34 +106,9 @@ class Design:
         }
 
 
-_BEFORE: dict[str, Any] = {
-    "standardise": True,
-    "encoder": "none",
-    "hidden_dims": (768, 384, 256),
-    "gp_dim": 64,
-    "num_inducing": 80,
-    "num_samples": 30,
-    "kernel": "rbf",
-    "mean": "linear",
-    "mean_scale": 0.1,
-    "mean_bias": 0.0,
-    "activation": "softmax",
-    "pooling": "sum",
-    "sampling": "inducing",
-    "likelihood": "mean_log_prob",
-    "inducing_start": "uniform",
-    "lengthscale_start": "cube",
-    "jitter": 1e-4,
-    "kl_factor": 1.0,
-    "noise_seed": 0,
-    "inducing": "points",
-    "inputs": "sigmoid",
-    "preserved_dim": 0,
-    "outputscale": None,
-    "variational_rate": 1.0,
-    "prediction_samples": 0,
-    "scores": "samples",
-}
+# With its training written out, so that the row stays the same when the defaults change; a test
+# has the settings of the preset.
+_BEFORE: dict[str, Any] = {"preset": "points"}
 _BEFORE_TRAINING: dict[str, Any] = {
     "epochs": 30,
     "optimiser": "adamw",
@@ -168,7 +143,6 @@ DESIGNS: dict[str, Design] = {
         Design("bayesmil", "bayesmil"),
         Design("mixmil", "mixmil"),
         Design("agp", "agp"),
-        # Written out, so that the row stays the same when the defaults change.
         Design("sgpmil-1", "sgpmil", _BEFORE, {**_BEFORE_TRAINING, "prevalence": "balanced"}),
         Design("default", as_classifier=True),
     )

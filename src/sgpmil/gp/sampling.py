@@ -31,6 +31,9 @@ from sgpmil.shapes import Float
 SamplingScheme = Literal["independent", "shared", "inducing", "full"]
 SAMPLING_SCHEMES: tuple[str, ...] = get_args(SamplingScheme)
 
+_LINEAR_STREAM = 2000
+"""Number of the stream of noise of a linear part's weights."""
+
 MAX_JOINT_INSTANCES = 4096
 """Largest bag for which ``full`` factorises the N×N covariance; larger ones use ``inducing``."""
 
@@ -91,9 +94,17 @@ def _draw_alone(
     else:
         epsilon = noise.per_instance(num_samples, segments, like)
 
+    weights = None
+    if functions is not None and gp.linear is not None:
+        own = noise.stream(_LINEAR_STREAM)
+        weights = own.per_function(num_samples, len(gp.linear.mean), like)
+
     def latent(x: Tensor, noise_of_x: Tensor) -> Tensor:
         if functions is not None:
-            return gp.carry(x, functions, noise_of_x, whitening)
+            drawn = gp.carry(x, functions, noise_of_x, whitening)
+            if gp.linear is None or weights is None:
+                return drawn
+            return drawn + gp.linear.carry(x.to(like.dtype), weights)
         posterior = gp.posterior(x, whitening)
         return posterior.mean + posterior.variance.sqrt() * noise_of_x
 
@@ -128,7 +139,10 @@ def _draw_jointly(
             parts.append(carried[:, start:end])
             continue
         # The jitter is in the covariance already; this one only absorbs rounding.
-        factor = jittered_cholesky(gp.joint_covariance(inputs[start:end], whitening), jitter=1e-8)
+        covariance = gp.joint_covariance(inputs[start:end], whitening)
+        if gp.linear is not None:
+            covariance = covariance + gp.linear.covariance(inputs[start:end].double())
+        factor = jittered_cholesky(covariance, jitter=1e-8)
         noise_part = epsilon[:, start:end].double() @ factor.T
         parts.append(mean[start:end] + noise_part.to(mean.dtype))
     return torch.cat(parts, dim=1)

@@ -21,6 +21,7 @@ from gpytorch.variational import CholeskyVariationalDistribution
 from torch import Tensor, nn
 
 from sgpmil.errors import SettingsError
+from sgpmil.gp.linear_part import LinearPart
 from sgpmil.gp.prior import Covariance, ScaledRBF, covariance_of, linear_terms
 from sgpmil.gpu.carried_draws import MIN_VARIANCE, carried_draw, carried_rbf_draw
 from sgpmil.gpu.cholesky import inverse_factor, jittered_cholesky
@@ -58,6 +59,9 @@ class Posterior:
         projection: $B = L^{-1} K_{ZX}$.
         whitened_mean: $m$.
         whitened_factor: $L_S$, lower triangular.
+        linear: Mean and variance of the linear part, where the process has one; its prior variance
+            is in `prior_variance`.
+        linear_prior: That prior variance.
     """
 
     prior_mean: Float[Tensor, " T"]
@@ -65,22 +69,40 @@ class Posterior:
     projection: Float[Tensor, "M T"]
     whitened_mean: Float[Tensor, " M"]
     whitened_factor: Float[Tensor, "M M"]
+    linear: tuple[Float[Tensor, " T"], Float[Tensor, " T"]] | None = None
+    linear_prior: Float[Tensor, " T"] | None = None
 
     @property
     def mean(self) -> Float[Tensor, " T"]:
-        r"""$\mu(x_i) + B_i^\top m$."""
-        return self.prior_mean + self.whitened_mean @ self.projection
+        r"""$\mu(x_i) + B_i^\top m$, and the mean of the linear part."""
+        found = self.prior_mean + self.carried_mean
+        return found if self.linear is None else found + self.linear[0]
+
+    @property
+    def carried_mean(self) -> Float[Tensor, " T"]:
+        r"""$B_i^\top m$: the part of the mean that the inducing values carry."""
+        return self.whitened_mean @ self.projection
 
     @property
     def variance(self) -> Float[Tensor, " T"]:
-        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2 + \lVert L_S^\top B_i\rVert^2$."""
+        r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2 + \lVert L_S^\top B_i\rVert^2$.
+
+        With a linear part, its variance is added.
+        """
         explained = (self.whitened_factor.T @ self.projection).square().sum(0)
-        return (self.prior_variance - self._reduction + explained).clamp(min=MIN_VARIANCE)
+        found = (self._kernel_variance - self._reduction + explained).clamp(min=MIN_VARIANCE)
+        return found if self.linear is None else found + self.linear[1]
 
     @property
     def residual_variance(self) -> Float[Tensor, " T"]:
         r"""$k(x_i, x_i) + j - \lVert B_i\rVert^2$, given the inducing values."""
-        return (self.prior_variance - self._reduction).clamp(min=MIN_VARIANCE)
+        return (self._kernel_variance - self._reduction).clamp(min=MIN_VARIANCE)
+
+    @property
+    def _kernel_variance(self) -> Float[Tensor, " T"]:
+        if self.linear_prior is None:
+            return self.prior_variance
+        return self.prior_variance - self.linear_prior
 
     @property
     def _reduction(self) -> Float[Tensor, " T"]:
@@ -96,6 +118,7 @@ class SparseGP(nn.Module):
         inducing_points: Initial inducing inputs, which are learned; or their number M, where
             `whitening` is given them each time.
         jitter: Value added to the diagonals of the kernel matrices.
+        linear: A linear part of the process, if any.
     """
 
     inducing_points: nn.Parameter | None
@@ -107,8 +130,10 @@ class SparseGP(nn.Module):
         inducing_points: Float[Tensor, "M G"] | int,
         *,
         jitter: float = 1e-4,
+        linear: LinearPart | None = None,
     ) -> None:
         super().__init__()
+        self.linear = linear
         self.kernel = kernel
         self.mean = mean
         self.jitter = jitter
@@ -166,12 +191,16 @@ class SparseGP(nn.Module):
         with torch.autocast(inputs.device.type, enabled=False):
             x = inputs.to(given.points.dtype)
             Kzx = given.covariance.between(given.points, x)
+            variance = given.covariance.variance(x) + self.jitter
+            linear_prior = None if self.linear is None else self.linear.prior_variance(x)
             return Posterior(
                 prior_mean=self.mean(x),
-                prior_variance=given.covariance.variance(x) + self.jitter,
+                prior_variance=variance if linear_prior is None else variance + linear_prior,
                 projection=given.inverse @ Kzx,  # L⁻¹ K_ZX
                 whitened_mean=self.whitened_mean,
                 whitened_factor=self.whitened_factor,
+                linear=None if self.linear is None else self.linear.moments(x),
+                linear_prior=linear_prior,
             )
 
     def carry(
@@ -205,6 +234,8 @@ class SparseGP(nn.Module):
         self, inputs: Float[Tensor, "N G"], whitening: Whitening | None = None
     ) -> Float[Tensor, "N N"]:
         r"""The exact covariance $K_{XX} + jI + B^\top (S - I) B$ of $q(f)$, in float64.
+
+        It leaves out a linear part, whose covariance is `LinearPart.covariance`.
 
         Everything is in float64, the kernel included: in single precision the difference
         $K_{XX} - B^\top B$ of a trained process is not positive definite.
@@ -242,7 +273,7 @@ class SparseGP(nn.Module):
         factor = jittered_cholesky(
             self._kernel_in_double(moved.points.double(), moved.points.double()), self.jitter
         )
-        logits = (before.mean - before.prior_mean).double().unsqueeze(1)
+        logits = before.carried_mean.double().unsqueeze(1)
         mean = torch.linalg.solve_triangular(factor, logits, upper=False).squeeze(1)
         half = torch.linalg.solve_triangular(factor, covariance, upper=False)
         whole = torch.linalg.solve_triangular(factor, half.T, upper=False)
@@ -252,14 +283,15 @@ class SparseGP(nn.Module):
         self.variational.chol_variational_covar.copy_(torch.linalg.cholesky(whole))
 
     def kl(self) -> Float[Tensor, ""]:
-        r"""The divergence of $q(v)$ from its prior $N(0, I)$.
+        r"""The divergence of $q(v)$ from its prior $N(0, I)$, and that of a linear part.
 
         $$ \mathrm{KL} = \tfrac12\big(\mathrm{tr} S + m^\top m - M - \log\det S\big) $$
         """
         m, Ls = self.whitened_mean, self.whitened_factor
         # abs: nothing keeps the diagonal of L_S positive.
         log_det = 2 * Ls.diagonal().abs().log().sum()
-        return 0.5 * (Ls.square().sum() + m @ m - len(m) - log_det)
+        found = 0.5 * (Ls.square().sum() + m @ m - len(m) - log_det)
+        return found if self.linear is None else found + self.linear.kl()
 
 
 class _DenseKernel(nn.Module):

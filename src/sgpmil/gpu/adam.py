@@ -17,7 +17,7 @@ row    content
 ``5``  weights in half precision; 0 where there are none
 ``6``  number of weights
 ``7``  1 where the gradient is in half precision
-``8``  number of the group of parameters, which has a learning rate of its own
+``8``  number of the group of parameters, which has a learning rate and a weight decay of its own
 =====  ==========================================================
 """
 
@@ -44,8 +44,8 @@ class AdamStep:
     """The step of an optimiser that has taken a step before, and so has a state.
 
     Args:
-        optimiser: Adam or AdamW whose groups of parameters differ in the learning rate alone. The
-            step reads and writes its state.
+        optimiser: Adam or AdamW whose groups of parameters differ in learning rate and weight decay
+            alone. The step reads and writes its state.
         rates: Learning rate of each group, on the device.
         clip: Largest norm of all gradients together; 0 does not clip.
         halves: Copies of parameters in half precision. They receive the gradients of their
@@ -83,6 +83,8 @@ class AdamStep:
             [number for number, _ in grouped],
         ]
         device = self._parameters[0].device
+        decays = [float(group["weight_decay"]) for group in optimiser.param_groups]
+        self._decays = torch.tensor(decays, device=device)
         starts = [range(0, p.numel(), _CHUNK) for p in self._parameters]
         tensors = [i for i, parts in enumerate(starts) for _ in parts]
         self._chunk_tensors = torch.tensor(tensors, device=device)
@@ -122,10 +124,10 @@ class AdamStep:
         update_program[(chunks,)](
             *where,
             self._rates,
+            self._decays,
             len(self._parameters),
             chunks,
             float(self._clip),
-            float(group["weight_decay"]),
             float(group["eps"]),
             beta2,
             1 - beta1,
@@ -185,10 +187,10 @@ def update_program(
     chunk_starts,
     partials,
     rates,
+    decays,
     num_tensors,
     num_chunks,
     clip,
-    weight_decay,
     eps,
     beta2,
     rest1,
@@ -225,7 +227,9 @@ def update_program(
         norm = tl.sqrt(tl.sum(squares, axis=0))
         g = g * tl.minimum(clip / (norm + 1e-6), 1.0)
     p = tl.load(weights, mask=within, other=0.0)
-    lr = tl.load(rates + tl.load(table + 8 * num_tensors + tensor))
+    group = tl.load(table + 8 * num_tensors + tensor)
+    lr = tl.load(rates + group)
+    weight_decay = tl.load(decays + group)
     if DECOUPLED:
         p = p - lr * weight_decay * p
     else:

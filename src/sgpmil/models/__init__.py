@@ -5,6 +5,7 @@
 - `checkpoint`: models on disk, as safetensors and JSON
 - `sgpmil` (and AGP), `abmil`, `clam`, `dsmil`, `transmil`, `dgrmil`, `bayesmil`, `mixmil`,
   `kernel_attention`, `baselines`: the models
+- `sgpmil_settings`, `process_inputs`, `inducing_patches`: parts of SGPMIL
 - `released`: checkpoints of the authors' released code
 - `embedding`, `pooling`, `likelihood`: layers and losses that models share
 - `prevalence`: class shares of training and of the slides that are predicted
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from sgpmil.models.pooling import bag_softmax, pool
     from sgpmil.models.registry import build_model, list_models, register, resolve_settings
     from sgpmil.models.released import import_released, read_released_checkpoint
-    from sgpmil.models.sgpmil import SGPMIL, SGPMILSettings
+    from sgpmil.models.sgpmil import SGPMIL
+    from sgpmil.models.sgpmil_settings import SGPMILSettings
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -34,7 +36,8 @@ else:
             "pooling": "bag_softmax pool",
             "registry": "build_model list_models register resolve_settings",
             "released": "import_released read_released_checkpoint",
-            "sgpmil": "SGPMIL SGPMILSettings",
+            "sgpmil": "SGPMIL",
+            "sgpmil_settings": "SGPMILSettings",
         },
     )
 

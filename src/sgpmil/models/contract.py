@@ -373,7 +373,10 @@ class MILModel(nn.Module, ABC):
             self.standardise.fit(sample.features)
 
     def rate_factor(self, name: str) -> float:
-        """Return the learning rate of a parameter, as a multiple of the others'."""
+        """Return the learning rate of a parameter, as a multiple of the others'.
+
+        Parameters with another factor than 1 are those of distributions, and have no weight decay.
+        """
         del name
         return 1.0
 

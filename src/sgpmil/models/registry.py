@@ -65,7 +65,7 @@ def register(
         name: The name.
         settings: Settings of this name that differ from the defaults of the settings' type.
         presets: Other settings by the name of a preset, as values that differ from `settings`.
-        training: Training settings that differ from SGPMIL's, such as ``{"epochs": 20}``.
+        training: Training settings that differ from the defaults, such as ``{"epochs": 20}``.
 
     Raises:
         SettingsError: Another class has the name, or a setting does not exist.
@@ -108,7 +108,7 @@ def find_model(model: ModelLike) -> ModelEntry:
     """Return the registry's entry of a model.
 
     A class or a model that is not registered has the defaults of its settings, no presets, and
-    SGPMIL's training; its name is the path of the class.
+    the defaults of `TrainingSettings`; its name is the path of the class.
 
     Raises:
         SettingsError: There is no model of that name, or its settings are not a dataclass.
@@ -185,7 +185,7 @@ def build_model(
 
     Example:
         >>> build_model("sgpmil", in_dim=1024, num_classes=2).num_parameters()
-        1209686
+        680085
     """
     resolved = resolve_settings(name, settings)
     if target is None:

@@ -5,20 +5,13 @@ $g_i = \sigma(W h_i + b)$. Attention logits $f \sim q(f)$ are drawn $S$ times; e
 an attention $a_s$, a bag embedding $z_s = \sum_i \tilde a_{si} h_i$ and class logits. AGP is the
 same mechanism with other settings.
 
-With ``inputs="standardised"`` the inputs are $u_i = W h_i + b$, standardised over the inducing
-patches, and beside them $P$ principal components $V^\top x_i$ of the standardised features, which
-training does not move:
-
-$$ g_i = \Big[ \frac{u_i - \bar u}{\sqrt{2G}\, \mathrm{sd}(u)},\;
-   \sqrt{w}\, \frac{V^\top x_i}{\sqrt{2 \sum_p \mathrm{var}(V_p^\top x)}} \Big]. $$
-
-The mean square distance of two patches is 1 in either part (times $w$), throughout training.
+`sgpmil.models.process_inputs` has the other inputs that are not sigmoids, and
+`sgpmil.models.inducing_patches` the inducing points that are patches.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +19,9 @@ from torch import Tensor, nn
 from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import Segments
 from sgpmil.chunks import by_chunks
-from sgpmil.errors import SettingsError
+from sgpmil.gp.linear_part import LinearPart
 from sgpmil.gp.noise import FreshNoise, Noise, PairedNoise, RepeatableNoise
 from sgpmil.gp.prior import (
-    MEANS,
-    MeanName,
     ScaledRBF,
     build_kernel,
     build_mean,
@@ -38,10 +29,8 @@ from sgpmil.gp.prior import (
     set_lengthscale_from_data,
     set_outputscale,
 )
-from sgpmil.gp.sampling import SAMPLING_SCHEMES, SamplingScheme, draw
+from sgpmil.gp.sampling import draw
 from sgpmil.gp.sparse import (
-    INDUCING_STARTS,
-    InducingStart,
     Posterior,
     SparseGP,
     Whitening,
@@ -51,183 +40,27 @@ from sgpmil.gp.sparse import (
 )
 from sgpmil.gpu.cholesky import MAX_SIZE
 from sgpmil.gpu.recording import side_by_side
-from sgpmil.models.contract import Loss, MILModel, ModelOutput, ModelSettings, Recordable
+from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import InstanceLinear, relu_layers
 from sgpmil.models.inducing_patches import InducingPatches, draw_pool
-from sgpmil.models.likelihood import LIKELIHOODS, Likelihood, negative_log_likelihood
-from sgpmil.models.pooling import POOLINGS, Pooling, bag_softmax, pool, pooling_weights
+from sgpmil.models.likelihood import negative_log_likelihood
+from sgpmil.models.pooling import bag_softmax, pool, pooling_weights
+from sgpmil.models.process_inputs import InputFrame, preserved_components
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
+from sgpmil.models.sgpmil_settings import AGP, AGP_PRESETS, PRESETS, SGPMILSettings
 from sgpmil.shapes import Float, Int
 
 _CLASSIFIER_STREAM = 1000
 """Number of the stream of noise of the classifier's weights."""
 
-_LEAST_SD = 1e-4
-"""Added to a standard deviation, so that an input that patches share cannot blow up."""
-
-LengthscaleStart = Literal["log2", "cube", "median", "unit"]
-
-
-@dataclass(frozen=True)
-class SGPMILSettings(ModelSettings):
-    """Settings of SGPMIL. The defaults are the package's own; `presets` are published ones.
-
-    Args:
-        hidden_dims: Widths of the embedding's layers.
-        gp_dim: Number of inputs of the Gaussian process.
-        num_inducing: Number of inducing points.
-        num_samples: Number of posterior samples, in training and prediction.
-        kernel: A name (see `sgpmil.gp.KERNELS`) or any GPyTorch kernel.
-        mean: Prior mean of the attention logits.
-        mean_scale: Standard deviation of a linear mean's initial weights and bias.
-        mean_bias: Initial bias of the mean; None draws it.
-        activation: From attention logits to attention.
-        pooling: Normalisation of the attention before the embeddings are summed.
-        sampling: Sampling scheme of the posterior of a bag.
-        likelihood: Likelihood of the label, given the samples.
-        inducing_start: Initial inducing points.
-        lengthscale_start: ``log2`` as published; ``cube``, half the diagonal of the unit cube in
-            which the inputs lie; ``median``, the median distance of training inputs; or ``unit``,
-            1, the root mean square distance of standardised inputs.
-        jitter: Value added to the diagonals of kernel matrices.
-        kl_factor: Weight of the KL divergence.
-        noise_seed: Seed of the samples that prediction draws.
-        inducing: ``points``, which are learned and start at `inducing_start`; or ``patches``,
-            training instances that are carried through the network at every step.
-        renewals: Shares of the epochs after which inducing patches are chosen anew.
-        inputs: Inputs of the process: ``sigmoid`` of the projection, or the projection
-            ``standardised`` over the inducing patches.
-        preserved_dim: Number of principal components of the features among the inputs; only
-            with standardised inputs.
-        preserved_weight: Their weight $w$.
-        outputscale: Initial scale $s$ of the kernel; None leaves it at log 2.
-        variational_rate: Learning rate of q(v), as a multiple of the network's.
-        prediction_samples: Number of posterior samples in prediction, drawn as pairs of opposite
-            noise; 0 takes `num_samples` independent ones.
-        scores: Attention and evidence of instances: ``samples``, their mean and standard deviation
-            over samples; or ``moments`` of the posterior in closed form, with softmax attention.
-        classifier_scale: Prior standard deviation of the classifier's weights, which then are
-            normal distributions; None learns numbers.
-    """
-
-    hidden_dims: tuple[int, ...] = (768, 384, 256)
-    gp_dim: int = 64
-    num_inducing: int = 80
-    num_samples: int = 30
-    kernel: Any = "rbf"
-    mean: MeanName = "linear"
-    mean_scale: float = 0.1
-    mean_bias: float | None = 0.0
-    activation: Literal["sigmoid", "softmax"] = "softmax"
-    pooling: Pooling = "sum"
-    sampling: SamplingScheme = "inducing"
-    likelihood: Likelihood = "mean_log_prob"
-    inducing_start: InducingStart = "uniform"
-    lengthscale_start: LengthscaleStart = "cube"
-    jitter: float = 1e-4
-    kl_factor: float = 1.0
-    noise_seed: int = 0
-    inducing: Literal["points", "patches"] = "points"
-    renewals: tuple[float, ...] = (0.25, 0.5, 0.7)
-    inputs: Literal["sigmoid", "standardised"] = "sigmoid"
-    preserved_dim: int = 0
-    preserved_weight: float = 1.0
-    outputscale: float | None = None
-    variational_rate: float = 1.0
-    prediction_samples: int = 0
-    scores: Literal["samples", "moments"] = "samples"
-    classifier_scale: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "hidden_dims", tuple(self.hidden_dims))
-        self.check_choice("mean", MEANS)
-        self.check_choice("activation", ("sigmoid", "softmax"))
-        self.check_choice("pooling", POOLINGS)
-        self.check_choice("sampling", SAMPLING_SCHEMES)
-        self.check_choice("likelihood", LIKELIHOODS)
-        self.check_choice("inducing_start", INDUCING_STARTS)
-        self.check_choice("lengthscale_start", get_args(LengthscaleStart))
-        if not self.hidden_dims or min(self.hidden_dims) < 1:
-            raise SettingsError(
-                f"Expected hidden_dims to be one or more widths, but got {self.hidden_dims}."
-            )
-        self.check_choice("inducing", ("points", "patches"))
-        self.check_choice("inputs", ("sigmoid", "standardised"))
-        self.check_choice("scores", ("samples", "moments"))
-        self.check_at_least(1, "gp_dim", "num_inducing", "num_samples")
-        self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed", "preserved_dim")
-        self.check_at_least(0, "preserved_weight", "prediction_samples")
-        for name in ("jitter", "variational_rate", "outputscale", "classifier_scale"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SettingsError(f"Expected {name} > 0, but got {value}.")
-        if not all(0 < share < 1 for share in self.renewals):
-            raise SettingsError(f"Expected renewals between 0 and 1, but got {self.renewals}.")
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        if self.inputs == "standardised" and self.inducing != "patches":
-            raise SettingsError(
-                "Expected inducing 'patches' with standardised inputs, which are standardised over "
-                f"them, but got '{self.inducing}'."
-            )
-        if self.preserved_dim and self.inputs != "standardised":
-            raise SettingsError(
-                f"Expected standardised inputs with preserved_dim {self.preserved_dim}, but got "
-                f"'{self.inputs}'."
-            )
-        if self.scores == "moments" and (self.activation, self.pooling) != ("softmax", "sum"):
-            raise SettingsError(
-                "Expected activation 'softmax' and pooling 'sum' with scores 'moments', but got "
-                f"'{self.activation}' and '{self.pooling}'."
-            )
-
-
-_PAPER = {
-    "mean_scale": 1.0,
-    "mean_bias": None,
-    "activation": "sigmoid",
-    "sampling": "independent",
-    "likelihood": "mean_log_prob",
-    "inducing_start": "uniform",
-    "lengthscale_start": "log2",
-    "standardise": False,
-}
-
-
-_PATCHES = {
-    "kernel": "rbf-alone",
-    "mean": "constant",
-    "inducing": "patches",
-    "inputs": "standardised",
-    "preserved_dim": 32,
-    "lengthscale_start": "unit",
-    "outputscale": 4.0,
-    "variational_rate": 20.0,
-    "prediction_samples": 120,
-    "scores": "moments",
-}
+_CLASSIFIER_START = -3.0
+"""Initial logarithm of the standard deviation of the classifier's weights over the prior's."""
 
 
 @register(
     "agp",
-    settings={
-        "mean": "constant",
-        "mean_bias": 0.0,
-        "activation": "softmax",
-        "sampling": "full",
-        "likelihood": "log_mean_prob",
-        "jitter": 1e-3,
-    },
-    presets={
-        "released": {
-            "likelihood": "mean_logits",
-            "inducing_start": "uniform",
-            "lengthscale_start": "log2",
-            "standardise": False,
-        }
-    },
+    settings=AGP,
+    presets=AGP_PRESETS,
     # The released configuration of the SGPMIL paper.
     training={
         **ONE_BAG_A_STEP,
@@ -241,11 +74,8 @@ _PATCHES = {
 )
 @register(
     "sgpmil",
-    presets={
-        "paper": _PAPER,
-        "patches": _PATCHES,
-        "released": {**_PAPER, "sampling": "shared", "likelihood": "mean_logits"},
-    },
+    presets=PRESETS,
+    training={"epochs": 40, "learning_rate": 6e-4, "weight_decay": 0.6, "bags_per_step": 4},
 )
 class SGPMIL(MILModel):
     """The model of this module.
@@ -265,13 +95,15 @@ class SGPMIL(MILModel):
         hidden_dim = settings.hidden_dims[-1]
         self.mlp = relu_layers((self.feature_dim, *settings.hidden_dims))
         self.projection = InstanceLinear(hidden_dim, settings.gp_dim)
-        num_preserved = min(settings.preserved_dim, in_dim)
+        num_preserved = min(settings.num_preserved, in_dim)
+        gp_inputs = settings.gp_dim + num_preserved
+        scale = settings.linear_scale
         has_patches = settings.inducing == "patches"
         self.gp = SparseGP(
             build_kernel(settings.kernel),
             build_mean(
                 settings.mean,
-                settings.gp_dim + num_preserved,
+                gp_inputs,
                 scale=settings.mean_scale,
                 bias=settings.mean_bias,
             ),
@@ -279,6 +111,7 @@ class SGPMIL(MILModel):
             if has_patches
             else uniform_points(settings.num_inducing, settings.gp_dim),
             jitter=settings.jitter,
+            linear=None if scale is None else LinearPart(gp_inputs, scale),
         )
         if settings.lengthscale_start == "cube":
             set_lengthscale(self.gp.kernel, settings.gp_dim**0.5 / 2)
@@ -292,11 +125,10 @@ class SGPMIL(MILModel):
         )
         self.classifier = nn.Linear(hidden_dim, num_outputs)
         scale = settings.classifier_scale
-        self.classifier_log_sd = (
-            None
-            if scale is None
-            else nn.Parameter(torch.full((num_outputs, hidden_dim), math.log(scale) - 3.0))
-        )
+        self.classifier_log_sd: nn.Parameter | None = None
+        if scale is not None:
+            start = torch.full((num_outputs, hidden_dim), math.log(scale) + _CLASSIFIER_START)
+            self.classifier_log_sd = nn.Parameter(start)
 
     @property
     def recordable(self) -> Recordable:
@@ -318,18 +150,32 @@ class SGPMIL(MILModel):
     def gp_inputs(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T G"]:
         """Compute the inputs of the process: $g_i$."""
         frame, _ = self._frame()
-        (projected,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
-        return frame(projected)
+        return frame(self._projected(features))
+
+    def input_scale(self) -> Float[Tensor, " G"]:
+        """Return the factor of each input of the process after its projection; 1 of sigmoids."""
+        frame, points = self._frame()
+        return torch.ones_like(points[0]) if frame.scale is None else frame.scale
 
     def whitening(self) -> Whitening:
         """Return the inducing points and the kernel at their present values."""
         return self._inducing()[1]
 
+    def _kept_features(self, features: Tensor) -> Float[Tensor, " D"] | None:
+        """Draw the features that a training step keeps, as factors; None where it keeps all."""
+        share = self.settings.feature_dropout
+        if not (self.training and share):
+            return None
+        ones = torch.ones(self.in_dim, device=features.device)
+        return nn.functional.dropout(ones, share)
+
     def _project(
-        self, standardised: Float[Tensor, "T D"]
+        self, standardised: Float[Tensor, "T D"], kept: Float[Tensor, " D"] | None = None
     ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T G"]]:
-        """Embed instances, and return them with what a `_Frame` makes inputs of."""
-        embeddings = self.mlp(self.encoder(standardised))
+        """Embed instances, and return them with what an `InputFrame` makes inputs of."""
+        # The principal components are of all features: they tell how unlike two patches are.
+        seen = standardised if kept is None else standardised * kept.to(standardised.dtype)
+        embeddings = self.mlp(self.encoder(seen))
         projected = self.projection(embeddings)
         if self.settings.inputs == "sigmoid":
             return embeddings, projected.sigmoid()
@@ -337,24 +183,32 @@ class SGPMIL(MILModel):
             projected = torch.cat([projected, standardised @ self.preserved], dim=1)
         return embeddings, projected
 
-    def _frame(self) -> tuple["_Frame", Float[Tensor, "M G"]]:
+    def _projected(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T G"]:
+        """Return what an `InputFrame` makes inputs of."""
+        (found,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
+        return found
+
+    def _frame(
+        self, kept: Float[Tensor, " D"] | None = None
+    ) -> tuple[InputFrame, Float[Tensor, "M G"]]:
         """Return how inputs are made of projections, and the inducing points."""
         if self.patches is None:
-            return _Frame(), self.gp.points
+            return InputFrame(), self.gp.points
         # Features of a recorded step are standardised before they enter; the patches are not.
-        _, projected = self._project(self.standardise.standardised(self.patches.features))
+        standardised = self.standardise.standardised(self.patches.features)
+        _, projected = self._project(standardised, kept)
         if self.settings.inputs == "sigmoid":
-            return _Frame(), projected
+            return InputFrame(), projected
         with torch.autocast(projected.device.type, enabled=False):
-            frame = _Frame.over(
+            frame = InputFrame.over(
                 projected.to(self.gp.whitened_mean.dtype),
                 self.settings.gp_dim,
                 self.settings.preserved_weight,
             )
             return frame, frame(projected)
 
-    def _inducing(self) -> tuple["_Frame", Whitening]:
-        frame, points = self._frame()
+    def _inducing(self, kept: Float[Tensor, " D"] | None = None) -> tuple[InputFrame, Whitening]:
+        frame, points = self._frame(kept)
         return frame, self.gp.whitening(points)
 
     def attention_posterior(
@@ -365,12 +219,16 @@ class SGPMIL(MILModel):
         return posterior.mean, posterior.variance
 
     def kl(self) -> Float[Tensor, ""]:
-        """Divergence of the posterior from the prior: of inducing values, and of the classifier."""
+        """Divergence of the posterior from the prior: of the process, and of the classifier.
+
+        That of the classifier has the weight ``classifier_kl``.
+        """
         if self.classifier_log_sd is None or self.settings.classifier_scale is None:
             return self.gp.kl()
         log_ratio = 2 * (self.classifier_log_sd - math.log(self.settings.classifier_scale))
         square = self.classifier.weight.square() / self.settings.classifier_scale**2
-        return self.gp.kl() + 0.5 * (log_ratio.exp() + square - 1 - log_ratio).sum()
+        divergence = 0.5 * (log_ratio.exp() + square - 1 - log_ratio).sum()
+        return self.gp.kl() + self.settings.classifier_kl * divergence
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -383,10 +241,15 @@ class SGPMIL(MILModel):
         if noise is None:
             noise = FreshNoise() if self.training else RepeatableNoise(self.settings.noise_seed)
         segments = batch.segments
+        kept = self._kept_features(batch.features)
+
+        def project(rows: Tensor) -> tuple[Tensor, Tensor]:
+            return self._project(self.standardise(rows), kept)
+
         (frame, whitening), (embeddings, projected) = side_by_side(
             batch.features.device,
-            self._inducing,
-            lambda: by_chunks(lambda rows: self._project(self.standardise(rows)), batch.features),
+            lambda: self._inducing(kept),
+            lambda: by_chunks(project, batch.features),
         )
         inputs = frame(projected)
         # Not in half precision: of thousands of instances, each adds a little.
@@ -462,7 +325,7 @@ class SGPMIL(MILModel):
         $$ \bar a_i = \mathrm{softmax}(\mathrm E f)_i, \qquad
            \mathrm{sd}(a_i) \approx \bar a_i\, \mathrm{sd}(f_i). $$
         """
-        if self.settings.scores != "moments":
+        if not self.settings.has_moments:
             return None
 
         def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -496,8 +359,8 @@ class SGPMIL(MILModel):
             set_lengthscale_from_data(self.gp.kernel, inputs)
 
     def rate_factor(self, name: str) -> float:
-        """Let q(v) learn at a rate of its own."""
-        is_variational = name.startswith(("gp.variational.", "classifier_log_sd"))
+        """Let q(v), the linear part and the classifier's spread learn at a rate of their own."""
+        is_variational = name.startswith(("gp.variational.", "gp.linear.", "classifier_log_sd"))
         return self.settings.variational_rate if is_variational else 1.0
 
     @torch.no_grad()
@@ -520,8 +383,7 @@ class SGPMIL(MILModel):
             frame, whitening = self._inducing()
 
             def score(features: Tensor) -> Tensor:
-                inputs = frame(self._project(self.standardise(features))[1])
-                return self.gp.posterior(inputs, whitening).mean
+                return self.gp.posterior(frame(self._projected(features)), whitening).mean
 
             pool = draw_pool(
                 batches,
@@ -529,7 +391,7 @@ class SGPMIL(MILModel):
                 seed=seed + epoch,
                 score=lambda rows: by_chunks(lambda r: (score(r),), rows)[0],
             )
-            inputs = frame(self._project(self.standardise(pool.features))[1])
+            inputs = frame(self._projected(pool.features))
             chosen = medoids(inputs, len(self.patches), seed=seed)
             self.patches.take(pool, chosen)
             self.gp.move(inputs[chosen.to(inputs.device)], whitening, self._inducing()[1])
@@ -539,46 +401,4 @@ class SGPMIL(MILModel):
     def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
         """Return the terms of the posterior of the attention logits."""
         frame, whitening = self._inducing()
-        (projected,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
-        return self.gp.posterior(frame(projected), whitening)
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Shift and scale that make inputs of the process of projections; none for sigmoids.
-
-    Args:
-        shift: Subtracted.
-        scale: Multiplied.
-    """
-
-    shift: Float[Tensor, " G"] | None = None
-    scale: Float[Tensor, " G"] | None = None
-
-    @staticmethod
-    def over(projected: Float[Tensor, "M G"], gp_dim: int, weight: float) -> "_Frame":
-        """Standardise the learned inputs over patches; weight those behind them."""
-        learned = projected[:, :gp_dim]
-        sd = learned.std(dim=0, correction=0) + _LEAST_SD
-        shift = torch.zeros_like(projected[0])
-        scale = torch.full_like(shift, weight**0.5)
-        return _Frame(
-            torch.cat([learned.mean(0), shift[gp_dim:]]),
-            torch.cat([1 / (sd * (2 * gp_dim) ** 0.5), scale[gp_dim:]]),
-        )
-
-    def __call__(self, projected: Float[Tensor, "T G"]) -> Float[Tensor, "T G"]:
-        if self.shift is None or self.scale is None:
-            return projected
-        return (projected.to(self.shift.dtype) - self.shift) * self.scale
-
-
-def preserved_components(
-    standardised: Float[Tensor, "T D"], num_components: int
-) -> Float[Tensor, "D P"]:
-    """Return principal components, scaled so that the mean square distance of instances is 1."""
-    values = standardised.double()
-    covariance = torch.cov(values.T, correction=0).reshape(values.shape[1], -1)
-    variances, vectors = torch.linalg.eigh(covariance)
-    total = 2 * variances[-num_components:].sum().clamp(min=torch.finfo(torch.float32).tiny)
-    return (vectors[:, -num_components:].flip(1) / total.sqrt()).to(standardised.dtype)
+        return self.gp.posterior(frame(self._projected(features)), whitening)

@@ -21,6 +21,8 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
     """Return the optimiser of a model's parameters.
 
     Parameters with the same `MILModel.rate_factor` are a group, which keeps it as ``rate_factor``.
+    Those with a rate of their own describe distributions, which a KL divergence holds near their
+    prior; weight decay would move them elsewhere, and leaves them alone.
     """
     rate, weight_decay, betas = settings.learning_rate, settings.weight_decay, settings.betas
     fused = True  # one pass over the weights
@@ -29,7 +31,12 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
         factor = model.rate_factor(name) if isinstance(model, MILModel) else 1.0
         by_factor.setdefault(factor, []).append(parameter)
     groups: list[dict[str, Any]] = [
-        {"params": part, "rate_factor": factor, "lr": rate * factor}
+        {
+            "params": part,
+            "rate_factor": factor,
+            "lr": rate * factor,
+            "weight_decay": weight_decay if factor == 1.0 else 0.0,
+        }
         for factor, part in sorted(by_factor.items())
     ]
     match settings.optimiser:
@@ -52,7 +59,7 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
         case "lookahead-radam":
             parts = [
                 ({**group, "params": [p for p in group["params"] if (p.ndim > 1) == is_matrix]})
-                | {"weight_decay": weight_decay if is_matrix else 0.0}
+                | {"weight_decay": group["weight_decay"] if is_matrix else 0.0}
                 for group in groups
                 for is_matrix in (True, False)
             ]

@@ -40,15 +40,17 @@ _CHOICES: dict[str, Any] = {
 class TrainingSettings:
     """Settings of a training.
 
-    The defaults are those of SGPMIL; `default_training` gives those of each model.
+    The defaults are for models without a training of their own; `default_training` gives those of
+    each model.
 
     Args:
         epochs: Number of epochs.
         optimiser: ``adamw`` (decoupled weight decay), ``adam``, ``sgd`` (with momentum) or
             ``lookahead-radam`` (decoupled weight decay).
         learning_rate: Peak learning rate.
-        weight_decay: Weight decay, of every parameter; with ``lookahead-radam``, of matrices only
-            (not of biases, nor of the scales of a normalisation).
+        weight_decay: Weight decay, of every parameter but those of distributions (see
+            `MILModel.rate_factor`); with ``lookahead-radam``, of matrices only (not of biases, nor
+            of the scales of a normalisation).
         betas: Decay of the two moments, of every optimiser but ``sgd``.
         momentum: Momentum of ``sgd``.
         schedule: Learning rate after the warm-up: ``cosine``, down to
@@ -190,7 +192,7 @@ def default_training(model: ModelLike) -> TrainingSettings:
 
     Args:
         model: A name of `sgpmil.list_models`, a class, or a model. One that is not registered, or
-            registered without a training, is trained as SGPMIL is.
+            registered without a training, has the defaults of `TrainingSettings`.
 
     Raises:
         SettingsError: A training setting that the model was registered with does not exist.
