@@ -55,7 +55,13 @@ def slides(tmp_path):
 @pytest.fixture
 def tiny():
     """Options that make training take a second."""
-    sizes = ("hidden_dims=[8]", "gp_dim=4", "num-inducing=5", "num_samples=4")
+    sizes = (
+        "hidden_dims=[8]",
+        "gp_dim=4",
+        "num-inducing=5",
+        "num_samples=4",
+        "prediction_samples=16",
+    )
     return [word for size in sizes for word in ("--set", f"model.settings.{size}")]
 
 

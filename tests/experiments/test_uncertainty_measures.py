@@ -25,6 +25,7 @@ SMALL = {
     "gp_dim": 6,
     "num_inducing": 7,
     "num_samples": 5,
+    "prediction_samples": 20,
     "classifier_scale": None,  # so that a bag of one patch has one probability
 }
 

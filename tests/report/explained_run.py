@@ -50,6 +50,7 @@ def write_run(path, features, model="sgpmil", seed=0):
             "gp_dim": 4,
             "num_inducing": 5,
             "num_samples": 8,
+            "prediction_samples": 16,
         },
         "abmil": {},
     }[model]

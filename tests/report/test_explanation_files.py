@@ -296,7 +296,13 @@ def test_training_slides_are_opened_where_they_lie_beside_the_tested(place, tmp_
 def test_patches_that_were_never_chosen_are_a_note(bare, tmp_path):
     from sgpmil.models import build_model, save_model
 
-    sizes = {"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 8}
+    sizes = {
+        "hidden_dims": (8,),
+        "gp_dim": 4,
+        "num_inducing": 5,
+        "num_samples": 8,
+        "prediction_samples": 16,
+    }
     untrained = build_model("sgpmil", in_dim=4, num_classes=2, **{**PATCHES, **sizes})
     save_model(untrained, tmp_path / "model" / "checkpoint.safetensors", class_names=CLASSES)
     fold = replace(bare.folds[0], checkpoint=tmp_path / "model")

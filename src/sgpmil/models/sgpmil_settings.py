@@ -91,7 +91,7 @@ class SGPMILSettings(ModelSettings):
     classifier_kl: float = 0.3
     jitter: float = 1e-4
     kl_factor: float = 1.0
-    prediction_samples: int = 120
+    prediction_samples: int = 480
     scores: Literal["samples", "moments"] = "moments"
     noise_seed: int = 0
 

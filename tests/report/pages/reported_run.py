@@ -25,6 +25,7 @@ SIZES = {
     "gp_dim": 4,
     "num_inducing": 5,
     "num_samples": 8,
+    "prediction_samples": 16,
 }
 NASTY = "<img src=x onerror=alert(1)>&\"'$x_1$"
 """A name that must not become part of a page, nor a formula."""
