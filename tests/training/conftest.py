@@ -18,7 +18,10 @@ from sgpmil.training.settings import TrainingSettings
 
 TINY: dict[str, dict[str, Any]] = {
     "sgpmil": {
-        **{"hidden_dims": (8,), "gp_dim": 4, "num_inducing": 5, "num_samples": 4},
+        "hidden_dims": (8,),
+        "gp_dim": 4,
+        "num_inducing": 5,
+        "num_samples": 4,
         "prediction_samples": 16,
     },
     "abmil": {"hidden_dim": 8, "attention_dim": 4},
