@@ -106,6 +106,16 @@ def pool_cases():
         "double embeddings": ([4, 3], 2, 5, torch.float32, torch.float64),
         "no last bag": ([4, 3, 0], 3, 17, torch.float64, torch.float64),
         "no bag but the last": ([0, 0, 5], 2, 3, torch.float32, torch.float32),
+        "products": ([70, 1, 130], 16, 16, torch.float32, torch.float32),
+        "products of many samples": ([9, 100], 70, 40, torch.float32, torch.float32),
+        "products, bags within a block": (
+            [3, 0, 5, 40, 1, 0],
+            30,
+            145,
+            torch.float32,
+            torch.bfloat16,
+        ),
+        "products, bags in parts": ([900, 2], 30, 17, torch.float32, torch.float32),
         "a bag in parts": ([700], 1, 64, torch.float64, torch.float64),
         "bags in parts, one of them small": ([900, 1], 3, 17, torch.float64, torch.float64),
     }
@@ -233,9 +243,20 @@ NARROW = {**PLAIN, "width": 1, "embeddings_stride_t": 1}
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("known", [PLAIN, NARROW, {}])
-@pytest.mark.parametrize(("sums", "rows"), [("fp32", "bf16"), ("fp32", "fp32"), ("fp64", "fp16")])
-def test_programs_compile_for_a_gpu(sums, rows, known):
-    tile = {"SAMPLES": 2, "ROWS": 32, "COLUMNS": 16, "STEPS": 3, **known}
+@pytest.mark.parametrize(
+    ("sums", "rows", "as_product"),
+    [
+        ("fp32", "bf16", False),
+        ("fp32", "fp32", False),
+        ("fp64", "fp16", False),
+        ("fp32", "bf16", True),
+        ("fp32", "fp32", True),
+    ],
+)
+def test_programs_compile_for_a_gpu(sums, rows, as_product, known):
+    samples = 16 if as_product else 2
+    tile = {"SAMPLES": samples, "ROWS": 32, "COLUMNS": 16, "STEPS": 3, **known}
+    tile["AS_PRODUCT"] = as_product
     summed = dict.fromkeys(["values", "softmax", "weights", "grad", "out"], f"*{sums}")
     pointers = {**summed, "bounds": "*i64", "embeddings": f"*{rows}"}
     compile_program(pooling.softmax_program, pointers, tile)

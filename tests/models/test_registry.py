@@ -33,6 +33,7 @@ PAPER = {
     "encoder": "none",
     "jitter": 1e-4,
     "kl_factor": 1.0,
+    "kl_bags": 1,
     "noise_seed": 0,
     "inducing": "points",
     "renewals": (0.25, 0.5, 0.7),  # of inducing patches alone
@@ -42,6 +43,7 @@ PAPER = {
     "outputscale": None,
     "variational_rate": 1.0,
     "prediction_samples": 0,
+    "prediction_error": 0.0,
     "scores": "samples",
     "classifier_scale": None,
     "classifier_kl": 0.3,  # of an uncertain classifier alone

@@ -96,6 +96,15 @@ def test_loss_is_the_likelihood_and_the_divergence_a_bag():
         assert loss.terms["kl"] > 0
 
 
+def test_the_divergence_of_few_bags_counts_as_that_of_more():
+    batch = BagBatch.pack(random_bags())
+    model = small_model("sgpmil", kl_bags=60)
+    output = model(batch)
+    for num_bags, divided_by in [(1, 60), (44, 60), (60, 60), (61, 61), (5000, 5000)]:
+        loss = model.loss(output, batch.labels, num_bags)
+        assert torch.allclose(loss.terms["kl"], model.kl() / divided_by)
+
+
 def test_training_draws_afresh_and_prediction_does_not():
     batch = BagBatch.pack(random_bags())
     model = small_model("sgpmil")
@@ -233,7 +242,7 @@ def test_inducing_patches_make_the_process_that_the_formulas_say():
 
     (sx, ux), (sz, uz) = learned(x), learned(model.patches.features)
     G = uz.shape[1]
-    sd = uz.std(0) + 1e-4
+    sd = np.sqrt(uz.var(0) + 1e-8)
     V = model.preserved.numpy()
     gx = np.concatenate([(ux - uz.mean(0)) / (sd * math.sqrt(2 * G)), sx @ V], axis=1)
     gz = np.concatenate([(uz - uz.mean(0)) / (sd * math.sqrt(2 * G)), sz @ V], axis=1)
@@ -253,11 +262,33 @@ def test_inducing_patches_make_the_process_that_the_formulas_say():
     distances = pdist(gz[:, :G]) ** 2
     assert distances.mean() * (len(gz) - 1) / len(gz) == pytest.approx(1, rel=1e-2)
     with torch.no_grad():
+        model.is_exact = False
         output = model(BagBatch.pack([bags[0]]))
     attention = np.exp(mean.detach().numpy()) / np.exp(mean.detach().numpy()).sum()
     assert np.allclose(output.score, attention, atol=1e-6)
     assert np.allclose(output.score_std, attention * np.sqrt(expected), atol=1e-6)
     assert output.logits.shape[1] == 12
+
+
+SIGNS = 6 * torch.tensor([1.0, -1.0] * 4)
+
+
+def test_another_seed_of_the_samples_moves_no_probability_by_a_hundredth():
+    bags = random_bags((30, 12, 1, 7, 5, 9), dtype=torch.float64)
+    found = {}
+    for error in (0.0, 0.002):
+        probs = []
+        for seed in range(3):
+            samples = {"num_samples": 40, "prediction_samples": 480, "prediction_error": error}
+            model = patch_model(bags, noise_seed=seed, **samples)
+            with torch.no_grad():
+                # Instances contradict each other: some samples say yes and others no.
+                model.classifier.weight.copy_(torch.tensor([[1.0], [-1.0]]) * SIGNS)
+                output = model(BagBatch.pack(bags))
+            probs.append(output.probs.mean(1))
+            assert len(output.num_different.unique()) > (1 if error else 0)
+        found[error] = max((a - b).abs().max() for a in probs for b in probs)
+    assert found[0.0] > 0.01 > found[0.002]
 
 
 def test_preserved_components_are_principal_components_at_mean_square_distance_one():

@@ -72,7 +72,8 @@ def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_kl_weighs_one_over_the_number_of_training_bags(monkeypatch):
+@pytest.mark.parametrize(("least", "divided_by"), [(1, 10), (200, 200)])
+def test_the_kl_weighs_one_over_the_number_of_training_bags(least, divided_by, monkeypatch):
     original, seen = SGPMIL.loss, []
 
     def spy(self, output, labels, num_bags):
@@ -81,12 +82,15 @@ def test_the_kl_weighs_one_over_the_number_of_training_bags(monkeypatch):
         return loss
 
     monkeypatch.setattr(SGPMIL, "loss", spy)
-    train(bags=toy_bags(10), val=toy_bags(4, seed=1), epochs=2, learning_rate=0.1)
+    settings = {"kl_bags": least}
+    values = {"epochs": 2, "learning_rate": 0.1, "model_settings": settings}
+    train(bags=toy_bags(10), val=toy_bags(4, seed=1), **values)
     assert {training for training, _, _ in seen} == {True, False}
     # Once the posterior has left the prior; also in validation, on the scale of training.
     later = [(term, kl) for _, term, kl in seen if kl > 1e-3]
     assert len(later) > 5
-    assert [term for term, _ in later] == pytest.approx([kl / 10 for _, kl in later], rel=1e-5)
+    expected = [kl / divided_by for _, kl in later]
+    assert [term for term, _ in later] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("clip", "clipped"), [(0.01, True), (0.0, False)])

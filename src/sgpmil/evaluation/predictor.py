@@ -229,7 +229,8 @@ def _finished(
     if running.single is not None:
         single = model.corrected(running.single, prevalence)
         scores = _scores(replace(running, single=single), target)
-    found = Prediction.from_batch(group, probs, scores)
+    different = None if output.num_different is None else output.num_different.cpu().numpy()
+    found = Prediction.from_batch(group, probs, scores, different)
     if running.novelty is not None:
         slides = model.novelty.of_slides(running.novelty, torch.tensor(_bounds(group)))
         found = [

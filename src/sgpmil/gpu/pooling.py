@@ -27,6 +27,8 @@ _TILE = 4096
 _PROGRAMS = 512
 """Programs that keep a large GPU busy."""
 _MOST_PARTS = 64
+_LEAST_PRODUCT = 16
+"""Samples and columns from which sums are taken as products of matrices."""
 
 
 def bag_softmax(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tensor, "S T"]:
@@ -135,8 +137,12 @@ class SegmentPool(Function):
         """Sum with weights in single or double precision."""
         num_bags, num_samples, (num_rows, width) = len(bounds) - 1, len(weights), embeddings.shape
         columns = min(power_of_two(width), 64)
-        samples = min(power_of_two(num_samples), 4)
-        rows = _TILE // (columns * samples)
+        ctx.as_product = _as_product(num_samples, width, weights, embeddings)
+        if ctx.as_product:
+            samples, rows = min(power_of_two(num_samples), 64), 64
+        else:
+            samples = min(power_of_two(num_samples), 4)
+            rows = _TILE // (columns * samples)
         blocks = (ceil_div(num_samples, samples), ceil_div(width, columns))
         # Where bags, samples and columns are few, several programs share a bag.
         num_parts = max(1, min(_PROGRAMS // (num_bags * blocks[0] * blocks[1]), _MOST_PARTS))
@@ -157,6 +163,7 @@ class SegmentPool(Function):
                 SAMPLES=samples,
                 ROWS=rows,
                 COLUMNS=columns,
+                AS_PRODUCT=ctx.as_product,
                 num_warps=8,
             )
         ctx.save_for_backward(weights, embeddings, bounds)
@@ -172,22 +179,36 @@ class SegmentPool(Function):
         by_weights, by_embeddings, _ = ctx.needs_input_grad
         grad = grad.contiguous()
         (num_bags, num_samples, width), num_rows = grad.shape, len(embeddings)
-        columns = min(power_of_two(width), 128)
+        columns = min(power_of_two(width), 64 if ctx.as_product else 128)
         rows = min(_TILE // columns, 512)
+        samples = min(power_of_two(num_samples), 64) if ctx.as_product else 1
         blocks = ceil_div(num_rows, rows), ceil_div(width, columns)
         sizes = num_rows, num_bags, num_samples, width
-        tile = {"STEPS": num_bags.bit_length(), "ROWS": rows, "COLUMNS": columns, "num_warps": 8}
+        tile = {
+            "STEPS": num_bags.bit_length(),
+            "SAMPLES": samples,
+            "ROWS": rows,
+            "COLUMNS": columns,
+            "AS_PRODUCT": ctx.as_product,
+            "num_warps": 4 if ctx.as_product else 8,
+        }
         of_weights = weights.new_empty(weights.shape) if by_weights else None
         of_embeddings = embeddings.new_empty(embeddings.shape) if by_embeddings else None
         with torch.cuda.device_of(weights):
             if by_weights:
                 strides = *embeddings.stride(), num_rows
-                launch = pool_weights_gradient_program[(blocks[0], num_samples)]
+                launch = pool_weights_gradient_program[(blocks[0], ceil_div(num_samples, samples))]
                 launch(embeddings, grad, bounds, of_weights, *sizes, *strides, **tile)
             if by_embeddings:
                 launch = pool_embeddings_gradient_program[blocks]
                 launch(weights, grad, bounds, of_embeddings, *sizes, *weights.stride(), **tile)
         return of_weights, of_embeddings, None
+
+
+def _as_product(num_samples: int, width: int, weights: Tensor, embeddings: Tensor) -> bool:
+    """Return whether to sum by products of matrices: three of half the digits make a whole one."""
+    is_single = weights.dtype == torch.float32 and embeddings.dtype != torch.float64
+    return is_single and min(num_samples, width) >= _LEAST_PRODUCT
 
 
 def _rows_of_a_bag(num_rows: int, num_bags: int) -> int:
@@ -269,6 +290,7 @@ def pool_program(
     SAMPLES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    AS_PRODUCT: tl.constexpr,
 ):
     """Sum every `num_parts`-th block of rows of a bag.
 
@@ -281,7 +303,10 @@ def pool_program(
     start, end = tl.load(bounds + bag), tl.load(bounds + bag + 1)
     offsets = tl.arange(0, ROWS)
     dtype = out.dtype.element_ty
-    sums = tl.zeros([SAMPLES, ROWS, COLUMNS], dtype)
+    if AS_PRODUCT:
+        total = tl.zeros([SAMPLES, COLUMNS], dtype)
+    else:
+        sums = tl.zeros([SAMPLES, ROWS, COLUMNS], dtype)
     for first in range(start + part * ROWS, end, num_parts * ROWS):
         rows = first + offsets
         w = tl.load(
@@ -296,8 +321,12 @@ def pool_program(
             mask=(rows < end)[:, None] & (columns < width)[None, :],
             other=0.0,
         ).to(dtype)
-        sums += w[:, :, None] * h[None, :, :]
-    total = tl.sum(sums, axis=1)
+        if AS_PRODUCT:
+            total = tl.dot(w, h, total, input_precision="tf32x3")
+        else:
+            sums += w[:, :, None] * h[None, :, :]
+    if not AS_PRODUCT:
+        total = tl.sum(sums, axis=1)
     row_of_out = (part.to(tl.int64) * num_bags + bag) * num_samples + samples
     tl.store(
         out + row_of_out[:, None] * width + columns[None, :],
@@ -321,20 +350,25 @@ def pool_weights_gradient_program(
     embeddings_stride_h,
     out_stride_s,
     STEPS: tl.constexpr,
+    SAMPLES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    AS_PRODUCT: tl.constexpr,
 ):
     """Compute the inner products of embeddings and their bag's gradient, for a block of rows.
 
-    The grid counts blocks of rows and samples.
+    The grid counts blocks of rows and blocks of samples; without products, a block is one sample.
     """
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    sample = tl.program_id(1).to(tl.int64)
+    first_sample = tl.program_id(1).to(tl.int64) * SAMPLES
     within = rows < num_rows
     bag = bag_of(rows, bounds, num_bags, STEPS)
     dtype = out.dtype.element_ty
-    products = tl.zeros([ROWS, COLUMNS], dtype)
-    dz_row = (bag * num_samples + sample) * width
+    if AS_PRODUCT:
+        samples = first_sample + tl.arange(0, SAMPLES)
+        products = tl.zeros([SAMPLES, ROWS], dtype)
+    else:
+        products = tl.zeros([ROWS, COLUMNS], dtype)
     for first in range(0, width, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)
         inside = within[:, None] & (columns < width)[None, :]
@@ -345,9 +379,26 @@ def pool_weights_gradient_program(
             mask=inside,
             other=0.0,
         ).to(dtype)
-        dz = tl.load(grad + dz_row[:, None] + columns[None, :], mask=inside, other=0.0)
-        products += h * dz
-    tl.store(out + sample * out_stride_s + rows, tl.sum(products, axis=1), mask=within)
+        if AS_PRODUCT:
+            # Most blocks lie within one bag.
+            for of_bag in range(tl.min(bag, axis=0), tl.max(bag, axis=0) + 1):
+                dz = tl.load(
+                    grad + (of_bag * num_samples + samples)[:, None] * width + columns[None, :],
+                    mask=(samples < num_samples)[:, None] & (columns < width)[None, :],
+                    other=0.0,
+                )
+                own = tl.where((bag == of_bag)[:, None], h, 0.0)
+                products = tl.dot(dz, tl.trans(own), products, input_precision="tf32x3")
+        else:
+            dz_row = (bag * num_samples + first_sample) * width
+            dz = tl.load(grad + dz_row[:, None] + columns[None, :], mask=inside, other=0.0)
+            products += h * dz
+    if AS_PRODUCT:
+        to = out + samples[:, None] * out_stride_s + rows[None, :]
+        tl.store(to, products, mask=(samples < num_samples)[:, None] & within[None, :])
+    else:
+        to = out + first_sample * out_stride_s + rows
+        tl.store(to, tl.sum(products, axis=1), mask=within)
 
 
 @program(do_not_specialize=["num_rows", "num_bags", "num_samples", "stride_s"])
@@ -364,8 +415,10 @@ def pool_embeddings_gradient_program(
     stride_s,
     stride_t,
     STEPS: tl.constexpr,
+    SAMPLES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    AS_PRODUCT: tl.constexpr,
 ):
     """Compute the weighted sum over samples of the bag's gradient, for a block of rows.
 
@@ -377,13 +430,30 @@ def pool_embeddings_gradient_program(
     inside = within[:, None] & (columns < width)[None, :]
     bag = bag_of(rows, bounds, num_bags, STEPS)
     sums = tl.zeros([ROWS, COLUMNS], grad.dtype.element_ty)
-    weights += rows * stride_t
-    grad += (bag * num_samples * width)[:, None] + columns[None, :]
-    for _ in range(num_samples):
-        w = tl.load(weights, mask=within, other=0.0)
-        sums += w[:, None] * tl.load(grad, mask=inside, other=0.0)
-        weights += stride_s
-        grad += width
+    if AS_PRODUCT:
+        for first in range(0, num_samples, SAMPLES):
+            samples = first + tl.arange(0, SAMPLES).to(tl.int64)
+            w = tl.load(
+                weights + rows[:, None] * stride_t + samples[None, :] * stride_s,
+                mask=within[:, None] & (samples < num_samples)[None, :],
+                other=0.0,
+            )
+            for of_bag in range(tl.min(bag, axis=0), tl.max(bag, axis=0) + 1):
+                dz = tl.load(
+                    grad + (of_bag * num_samples + samples)[:, None] * width + columns[None, :],
+                    mask=(samples < num_samples)[:, None] & (columns < width)[None, :],
+                    other=0.0,
+                )
+                own = tl.where((bag == of_bag)[:, None], w, 0.0)
+                sums = tl.dot(own, dz, sums, input_precision="tf32x3")
+    else:
+        weights += rows * stride_t
+        grad += (bag * num_samples * width)[:, None] + columns[None, :]
+        for _ in range(num_samples):
+            w = tl.load(weights, mask=within, other=0.0)
+            sums += w[:, None] * tl.load(grad, mask=inside, other=0.0)
+            weights += stride_s
+            grad += width
     if out.dtype.element_ty.primitive_bitwidth == 16:  # Triton cannot convert double to half
         sums = sums.to(tl.float32)
     to = out + rows[:, None] * width + columns[None, :]

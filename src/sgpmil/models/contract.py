@@ -96,6 +96,8 @@ class ModelOutput:
 
     Args:
         logits: Class logits of each bag and sample.
+        num_different: Number of different samples of each bag, where those of some are repeated
+            until all bags have as many.
         attention: Attention of each sample for each instance, as the model defines it; a single
             row where `moments` describe all samples.
         weights: The weight $\tilde a_{si}$ with which an instance's embedding enters its bag's:
@@ -120,6 +122,7 @@ class ModelOutput:
     logits: Float[Tensor, "B S C"]
     attention: Float[Tensor, "A T"]
     weights: Float[Tensor, "A T"] | None = None
+    num_different: Int[Tensor, " B"] | None = None
     instance_logits: Float[Tensor, "T C"] | None = None
     instance_logits_std: Float[Tensor, "T C"] | None = None
     instance_bias: Float[Tensor, " C"] | None = None
@@ -250,6 +253,10 @@ class MILModel(nn.Module, ABC):
 
     shares: ClassShares | None = None
     """Class shares of training and of the slides that are predicted; None where nobody said."""
+
+    is_exact: bool = True
+    """Whether prediction draws as many samples as each bag needs. Training sets it to False while
+    it validates an epoch, for which the first samples are enough."""
 
     epoch: int = 0
     """Number of the epoch, which training sets; losses may depend on it."""

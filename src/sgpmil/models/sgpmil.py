@@ -11,6 +11,7 @@ same mechanism with other settings.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -42,6 +43,7 @@ from sgpmil.gpu.cholesky import MAX_SIZE
 from sgpmil.gpu.recording import side_by_side
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import InstanceLinear, relu_layers
+from sgpmil.models.enough_samples import Samples, enough_samples
 from sgpmil.models.inducing_patches import InducingPatches, draw_pool
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.pooling import bag_softmax, pool, pooling_weights
@@ -55,6 +57,40 @@ _CLASSIFIER_STREAM = 1000
 
 _CLASSIFIER_START = -3.0
 """Initial logarithm of the standard deviation of the classifier's weights over the prior's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EmbeddedBags:
+    """Instances of bags on their way through the model.
+
+    Args:
+        inputs: Inputs of the process.
+        embeddings: Embeddings.
+        logits: Class logits of each instance.
+        segments: Division of the instances into bags.
+    """
+
+    inputs: Float[Tensor, "T G"]
+    embeddings: Float[Tensor, "T H"]
+    logits: Float[Tensor, "T C"]
+    segments: Segments
+
+    def chosen(self, bags: Int[Tensor, " _"]) -> "_EmbeddedBags":
+        """Return some of the bags."""
+        wanted = torch.zeros(len(self.segments), dtype=torch.bool, device=bags.device)
+        wanted[bags] = True
+        rows = wanted[self.segments.index].nonzero().squeeze(1)
+        sizes = self.segments.offsets.diff()[bags.to(self.segments.offsets.device)]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        bounds = offsets.to(self.segments.bounds.device)
+        return _EmbeddedBags(
+            self.inputs[rows], self.embeddings[rows], self.logits[rows], Segments(offsets, bounds)
+        )
+
+
+def _paired(noise: Noise, number: int) -> Noise:
+    """Return the noise of a round of samples: pairs of opposite draws."""
+    return PairedNoise(noise.stream(number))
 
 
 @register(
@@ -149,13 +185,17 @@ class SGPMIL(MILModel):
 
     def gp_inputs(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T G"]:
         """Compute the inputs of the process: $g_i$."""
-        frame, _ = self._frame()
-        return frame(self._projected(features))
+        return self._inputs_of(features, self._frame()[0])
 
     def input_scale(self) -> Float[Tensor, " G"]:
         """Return the factor of each input of the process after its projection; 1 of sigmoids."""
         frame, points = self._frame()
-        return torch.ones_like(points[0]) if frame.scale is None else frame.scale
+        scale = torch.ones_like(points[0])
+        if frame.scale is None:
+            return scale
+        scale[: self.settings.gp_dim] = frame.scale
+        scale[self.settings.gp_dim :] *= self.settings.preserved_weight**0.5
+        return scale
 
     def whitening(self) -> Whitening:
         """Return the inducing points and the kernel at their present values."""
@@ -169,43 +209,47 @@ class SGPMIL(MILModel):
         ones = torch.ones(self.in_dim, device=features.device)
         return nn.functional.dropout(ones, share)
 
-    def _project(
+    def _embed(
         self, standardised: Float[Tensor, "T D"], kept: Float[Tensor, " D"] | None = None
-    ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T G"]]:
-        """Embed instances, and return them with what an `InputFrame` makes inputs of."""
-        # The principal components are of all features: they tell how unlike two patches are.
+    ) -> tuple[Float[Tensor, "T H"], Float[Tensor, "T P"]]:
+        """Embed instances, and return them with the inputs that training does not move."""
         seen = standardised if kept is None else standardised * kept.to(standardised.dtype)
         embeddings = self.mlp(self.encoder(seen))
-        projected = self.projection(embeddings)
-        if self.settings.inputs == "sigmoid":
-            return embeddings, projected.sigmoid()
-        if self.preserved is not None:
-            projected = torch.cat([projected, standardised @ self.preserved], dim=1)
-        return embeddings, projected
+        if self.preserved is None:
+            return embeddings, embeddings[:, :0]
+        # Components of all features: they tell how unlike two patches are.
+        weight, fixed = self.settings.preserved_weight**0.5, standardised @ self.preserved
+        return embeddings, fixed if weight == 1 else weight * fixed
 
-    def _projected(self, features: Float[Tensor, "T D"]) -> Float[Tensor, "T G"]:
-        """Return what an `InputFrame` makes inputs of."""
-        (found,) = by_chunks(lambda rows: self._project(self.standardise(rows))[1:], features)
-        return found
+    def _inputs(
+        self, frame: InputFrame, embeddings: Float[Tensor, "T H"], fixed: Float[Tensor, "T P"]
+    ) -> Float[Tensor, "T G"]:
+        """Return the inputs of the process: those of the embeddings, and those that are fixed."""
+        learned = frame.project(embeddings, self.projection)
+        return torch.cat([learned, fixed], dim=1) if fixed.shape[1] else learned
+
+    def _inputs_of(self, features: Float[Tensor, "T D"], frame: InputFrame) -> Float[Tensor, "T G"]:
+        def inputs(rows: Tensor) -> tuple[Tensor]:
+            return (self._inputs(frame, *self._embed(self.standardise(rows))),)
+
+        return by_chunks(inputs, features)[0]
 
     def _frame(
         self, kept: Float[Tensor, " D"] | None = None
     ) -> tuple[InputFrame, Float[Tensor, "M G"]]:
-        """Return how inputs are made of projections, and the inducing points."""
+        """Return how inputs are made of embeddings, and the inducing points."""
         if self.patches is None:
             return InputFrame(), self.gp.points
         # Features of a recorded step are standardised before they enter; the patches are not.
         standardised = self.standardise.standardised(self.patches.features)
-        _, projected = self._project(standardised, kept)
+        embeddings, fixed = self._embed(standardised, kept)
         if self.settings.inputs == "sigmoid":
-            return InputFrame(), projected
+            return InputFrame(), self._inputs(InputFrame(), embeddings, fixed)
+        projected = self.projection(embeddings)
         with torch.autocast(projected.device.type, enabled=False):
-            frame = InputFrame.over(
-                projected.to(self.gp.whitened_mean.dtype),
-                self.settings.gp_dim,
-                self.settings.preserved_weight,
-            )
-            return frame, frame(projected)
+            projected = projected.to(self.gp.whitened_mean.dtype)
+            frame = InputFrame.over(projected)
+            return frame, torch.cat([frame(projected), fixed.to(projected.dtype)], dim=1)
 
     def _inducing(self, kept: Float[Tensor, " D"] | None = None) -> tuple[InputFrame, Whitening]:
         frame, points = self._frame(kept)
@@ -223,12 +267,17 @@ class SGPMIL(MILModel):
 
         That of the classifier has the weight ``classifier_kl``.
         """
-        if self.classifier_log_sd is None or self.settings.classifier_scale is None:
-            return self.gp.kl()
-        log_ratio = 2 * (self.classifier_log_sd - math.log(self.settings.classifier_scale))
-        square = self.classifier.weight.square() / self.settings.classifier_scale**2
-        divergence = 0.5 * (log_ratio.exp() + square - 1 - log_ratio).sum()
-        return self.gp.kl() + self.settings.classifier_kl * divergence
+        with torch.autocast(self.classifier.weight.device.type, enabled=False):
+            return self.gp.kl() + self.settings.classifier_kl * self._classifier_kl()
+
+    def _classifier_kl(self) -> Float[Tensor, ""] | float:
+        prior = self.settings.classifier_scale
+        if self.classifier_log_sd is None or prior is None:
+            return 0.0
+        mean, log_sd = self.classifier.weight.flatten(), self.classifier_log_sd.flatten()
+        sd = log_sd.exp()
+        squares = (mean @ mean + sd @ sd) / prior**2
+        return 0.5 * squares - log_sd.sum() + len(sd) * (math.log(prior) - 0.5)
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -243,65 +292,36 @@ class SGPMIL(MILModel):
         segments = batch.segments
         kept = self._kept_features(batch.features)
 
-        def project(rows: Tensor) -> tuple[Tensor, Tensor]:
-            return self._project(self.standardise(rows), kept)
-
-        (frame, whitening), (embeddings, projected) = side_by_side(
+        (frame, whitening), (embeddings, fixed) = side_by_side(
             batch.features.device,
             lambda: self._inducing(kept),
-            lambda: by_chunks(project, batch.features),
+            lambda: by_chunks(
+                lambda rows: self._embed(self.standardise(rows), kept), batch.features
+            ),
         )
-        inputs = frame(projected)
+        inputs = self._inputs(frame, embeddings, fixed)
         # Not in half precision: of thousands of instances, each adds a little.
         with torch.autocast(inputs.device.type, enabled=False):
             classes = self.classifier.weight
             # The classifier is linear: to pool its outputs takes less than to pool its inputs.
             instance_logits = embeddings.to(classes.dtype) @ classes.T
-
-        def sample(source: Noise) -> tuple[Tensor, Tensor, Tensor]:
-            drawn = draw(
-                self.gp,
-                inputs,
-                segments,
-                scheme=self.settings.sampling,
-                num_samples=self.settings.num_samples,
-                noise=source,
-                whitening=whitening,
-            )
-            is_softmax = self.settings.activation == "softmax"
-            attention = bag_softmax(drawn, segments) if is_softmax else drawn.sigmoid()
-            weights = pooling_weights(attention, segments, self.settings.pooling)
-            with torch.autocast(inputs.device.type, enabled=False):
-                if self.classifier_log_sd is None:
-                    logits = pool(weights, instance_logits, segments)
-                else:
-                    C, H = self.classifier_log_sd.shape
-                    own = source.stream(_CLASSIFIER_STREAM)
-                    epsilon = own.per_function(self.settings.num_samples, C * H, classes)
-                    drawn_classes = classes + self.classifier_log_sd.exp() * epsilon.view(-1, C, H)
-                    pooled = pool(weights, embeddings.to(classes.dtype), segments)
-                    logits = torch.einsum("bsh,sch->bsc", pooled, drawn_classes)
-                logits = logits + self.classifier.bias
-            return logits, attention, weights
-
+        bags = _EmbeddedBags(inputs, embeddings, instance_logits, segments)
+        different = None
         if self.training or not self.settings.prediction_samples:
-            logits, attention, weights = sample(noise)
+            logits, attention, weights = self._sample(bags, whitening, noise)
             moments = None if self.training else self._moments(inputs, segments, whitening)
+        elif (moments := self._moments(inputs, segments, whitening)) is not None:
+            found = self._enough_samples(bags, whitening, noise)
+            logits, different = found.logits, found.num_different
+            attention = weights = moments[0].unsqueeze(0)
         else:
-            moments = self._moments(inputs, segments, whitening)
-            rounds = -(-self.settings.prediction_samples // self.settings.num_samples)
-            found = []
-            for number in range(rounds):
-                part = sample(PairedNoise(noise.stream(number)))
-                # With moments, nobody needs the attention of each sample, which is large.
-                found.append(part if moments is None else part[:1])
-            logits = torch.cat([part[0] for part in found], dim=1)
-            if moments is None:
-                attention, weights = (torch.cat([part[k] for part in found]) for k in (1, 2))
-            else:
-                attention = weights = moments[0].unsqueeze(0)
+            numbers = range(self._num_rounds)
+            parts = [self._sample(bags, whitening, _paired(noise, number)) for number in numbers]
+            logits = torch.cat([part[0] for part in parts], dim=1)
+            attention, weights = (torch.cat([part[k] for part in parts]) for k in (1, 2))
         return ModelOutput(
             logits=logits,
+            num_different=different,
             attention=attention,
             weights=weights,
             instance_logits=instance_logits,
@@ -309,6 +329,67 @@ class SGPMIL(MILModel):
             instance_bias=self.classifier.bias if self._weighs_one_fully else None,
             moments=moments,
         )
+
+    @property
+    def _num_rounds(self) -> int:
+        """Number of times that `num_samples` samples are drawn in prediction."""
+        return -(-self.settings.prediction_samples // self.settings.num_samples)
+
+    def _enough_samples(self, bags: "_EmbeddedBags", whitening: Whitening, noise: Noise) -> Samples:
+        """Draw the logits of bags; nobody needs the attention of each sample, which is large."""
+        size = 2 * -(-self.settings.num_samples // 2)
+
+        def logits_of(doubling: int, chosen: Tensor) -> Tensor:
+            some = bags if len(chosen) == len(bags.segments) else bags.chosen(chosen)
+            first = self._num_rounds * 2**doubling // 2 if doubling else 0
+            last = self._num_rounds * 2**doubling
+            rounds = [
+                self._sample(some, whitening, _paired(noise, number), size)[0]
+                # The two of a pair come next to each other.
+                .unflatten(1, (2, -1))
+                .transpose(1, 2)
+                .flatten(1, 2)
+                for number in range(first, last)
+            ]
+            return torch.cat(rounds, dim=1)
+
+        error = self.settings.prediction_error if self.is_exact else 0.0
+        device = bags.inputs.device
+        return enough_samples(logits_of, len(bags.segments), error=error, device=device)
+
+    def _sample(
+        self,
+        bags: "_EmbeddedBags",
+        whitening: Whitening,
+        noise: Noise,
+        num_samples: int | None = None,
+    ) -> tuple[Float[Tensor, "B S C"], Float[Tensor, "S T"], Float[Tensor, "S T"]]:
+        """Draw attention and classifier: logits of bags, attention, and pooling weights."""
+        settings, segments = self.settings, bags.segments
+        count = settings.num_samples if num_samples is None else num_samples
+        drawn = draw(
+            self.gp,
+            bags.inputs,
+            segments,
+            scheme=settings.sampling,
+            num_samples=count,
+            noise=noise,
+            whitening=whitening,
+        )
+        is_softmax = settings.activation == "softmax"
+        attention = bag_softmax(drawn, segments) if is_softmax else drawn.sigmoid()
+        weights = pooling_weights(attention, segments, settings.pooling)
+        with torch.autocast(bags.inputs.device.type, enabled=False):
+            classes = self.classifier.weight
+            if self.classifier_log_sd is None:
+                logits = pool(weights, bags.logits, segments)
+            else:
+                C, H = self.classifier_log_sd.shape
+                epsilon = noise.stream(_CLASSIFIER_STREAM).per_function(count, C * H, classes)
+                drawn_classes = classes + self.classifier_log_sd.exp() * epsilon.view(-1, C, H)
+                pooled = pool(weights, bags.embeddings.to(classes.dtype), segments)
+                logits = torch.einsum("bsh,sch->bsc", pooled, drawn_classes)
+            return logits + self.classifier.bias, attention, weights
 
     def _instance_logits_std(self, embeddings: Float[Tensor, "T H"]) -> Float[Tensor, "T C"] | None:
         if self.training or self.classifier_log_sd is None:
@@ -337,9 +418,17 @@ class SGPMIL(MILModel):
         return attention, attention * variance.sqrt()
 
     def loss(self, output: ModelOutput, labels: Int[Tensor, " B"], num_bags: int) -> Loss:
-        """Negative ELBO a bag: the samples' negative log-likelihood, and KL / num_bags."""
-        nll = negative_log_likelihood(self.target, output.logits, labels, self.settings.likelihood)
-        return Loss.of(nll=nll, kl=self.settings.kl_factor * self.kl() / num_bags)
+        """Negative ELBO a bag: the samples' negative log-likelihood, and KL / number of bags.
+
+        That number is ``kl_bags`` at least.
+        """
+        settings, logits = self.settings, output.logits
+        kl, nll = side_by_side(
+            logits.device,
+            lambda: settings.kl_factor * self.kl() / max(num_bags, settings.kl_bags),
+            lambda: negative_log_likelihood(self.target, logits, labels, settings.likelihood),
+        )
+        return Loss.of(nll=nll, kl=kl)
 
     @torch.no_grad()
     def initialise(self, sample: BagBatch, *, seed: int) -> None:
@@ -383,7 +472,7 @@ class SGPMIL(MILModel):
             frame, whitening = self._inducing()
 
             def score(features: Tensor) -> Tensor:
-                return self.gp.posterior(frame(self._projected(features)), whitening).mean
+                return self.gp.posterior(self._inputs_of(features, frame), whitening).mean
 
             pool = draw_pool(
                 batches,
@@ -391,7 +480,7 @@ class SGPMIL(MILModel):
                 seed=seed + epoch,
                 score=lambda rows: by_chunks(lambda r: (score(r),), rows)[0],
             )
-            inputs = frame(self._projected(pool.features))
+            inputs = self._inputs_of(pool.features, frame)
             chosen = medoids(inputs, len(self.patches), seed=seed)
             self.patches.take(pool, chosen)
             self.gp.move(inputs[chosen.to(inputs.device)], whitening, self._inducing()[1])
@@ -401,4 +490,4 @@ class SGPMIL(MILModel):
     def posterior(self, features: Float[Tensor, "T D"]) -> Posterior:
         """Return the terms of the posterior of the attention logits."""
         frame, whitening = self._inducing()
-        return self.gp.posterior(frame(self._projected(features)), whitening)
+        return self.gp.posterior(self._inputs_of(features, frame), whitening)

@@ -56,8 +56,13 @@ class SGPMILSettings(ModelSettings):
             bags there are; a weight below 1 makes up for it.
         jitter: Value added to the diagonals of kernel matrices.
         kl_factor: Weight of the KL divergence.
+        kl_bags: Fewest training bags by whose number the KL divergence is divided. The labels of
+            few bags hardly move a wide prior, and predictions then are not sure enough; with
+            this number the posterior of fewer bags is as narrow as if there were so many.
         prediction_samples: Number of posterior samples in prediction, drawn as pairs of opposite
             noise; 0 takes `num_samples` independent ones.
+        prediction_error: Standard error of a bag's probabilities above which its samples are
+            doubled, up to 32 times as many; 0 never doubles them. It needs `scores` by moments.
         scores: Attention and evidence of instances: ``moments`` of the posterior in closed form,
             where attention is a softmax that is not divided by the bag's size; or ``samples``,
             their mean and standard deviation over samples.
@@ -91,7 +96,9 @@ class SGPMILSettings(ModelSettings):
     classifier_kl: float = 0.3
     jitter: float = 1e-4
     kl_factor: float = 1.0
+    kl_bags: int = 200
     prediction_samples: int = 480
+    prediction_error: float = 0.002
     scores: Literal["samples", "moments"] = "moments"
     noise_seed: int = 0
 
@@ -112,9 +119,10 @@ class SGPMILSettings(ModelSettings):
         self.check_choice("inducing", ("points", "patches"))
         self.check_choice("inputs", ("sigmoid", "standardised"))
         self.check_choice("scores", ("samples", "moments"))
-        self.check_at_least(1, "gp_dim", "num_inducing", "num_samples")
+        self.check_at_least(1, "gp_dim", "num_inducing", "num_samples", "kl_bags")
         self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed", "preserved_dim")
         self.check_at_least(0, "preserved_weight", "prediction_samples", "classifier_kl")
+        self.check_at_least(0, "prediction_error")
         self.check_dropout("feature_dropout")
         for name in _POSITIVE:
             value = getattr(self, name)
@@ -157,7 +165,9 @@ POINTS: dict[str, Any] = {
     "outputscale": None,
     "variational_rate": 1.0,
     "classifier_scale": None,
+    "kl_bags": 1,
     "prediction_samples": 0,
+    "prediction_error": 0.0,
     "scores": "samples",
 }
 """Learned inducing points and a linear mean, as published, with the start and activation that
