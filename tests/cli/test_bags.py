@@ -38,6 +38,49 @@ def test_inspect_says_when_all_is_well(sgpmil, slides):
     assert f"Ready to train: sgpmil train --features {folder} --labels {labels}" in out
 
 
+def test_the_command_that_inspect_suggests_has_the_options_it_was_given(sgpmil, slides):
+    folder, labels = slides
+    text = labels.read_text()
+    labels.write_text(
+        "\n".join([text.splitlines()[0].replace("label", "my class"), *text.splitlines()[1:]])
+    )
+    _, out, _ = sgpmil("inspect", folder, "--labels", labels, "--label-column", "my class")
+    assert f"sgpmil train --features {folder} --labels {labels} --label-column 'my class'" in out
+
+
+def test_a_column_that_is_no_class_is_not_ready_and_not_trained_on(sgpmil, slides):
+    folder, labels = slides
+    header, *rows = labels.read_text().splitlines()
+    place = header.split(",").index("label")
+    cells = [row.split(",") for row in rows]
+    for number, row in enumerate(cells):
+        row[place] = str(12.5 * number)
+    header = header.replace("label", "OS_months")
+    labels.write_text("\n".join([header, *(",".join(row) for row in cells)]))
+    given = ["--labels", labels, "--label-column", "OS_months"]
+    code, out, _ = sgpmil("inspect", folder, *given)
+    assert code == 1
+    assert "Not ready" in out
+    assert "look like times (survival)" in out
+    code, _, error = sgpmil("train", "--features", folder, *given, "--run", folder.parent / "run")
+    assert code != 0
+    assert "look like times (survival)" in error
+    assert not (folder.parent / "run").exists()
+
+
+def test_numbers_with_and_without_a_point_are_one_class(sgpmil, slides):
+    folder, labels = slides
+    header, *rows = labels.read_text().splitlines()
+    ones = ["1", "1.0", "1.00"]
+    rows = [
+        row.replace("tumor", ones[number % 3]).replace("normal", "0")
+        for number, row in enumerate(rows)
+    ]
+    labels.write_text("\n".join([header, *rows]))
+    _, out, _ = sgpmil("inspect", folder, "--labels", labels)
+    assert "0: 10, 1: 10" in out
+
+
 def test_inspect_does_not_call_one_class_ready(sgpmil, slides):
     folder, labels = slides
     labels.write_text(labels.read_text().replace("normal", "tumor"))

@@ -70,6 +70,7 @@ class Inspection:
         has_coords: Whether every usable slide has coordinates.
         has_instance_labels: Whether every usable slide has instance labels.
         class_counts: Number of usable slides of each class, where labels are known.
+        doubt: Why the labels do not look like classes; empty where they do.
     """
 
     folder: Path
@@ -89,12 +90,14 @@ class Inspection:
     has_coords: bool
     has_instance_labels: bool
     class_counts: tuple[ClassCount, ...]
+    doubt: str = ""
 
     @property
     def is_ready(self) -> bool:
         """Return whether the bags can be trained on as they are; empty slides are left out."""
         faults = (self.missing, self.unlabelled, self.duplicates, self.unreadable, self.non_finite)
-        return not any(faults) and len(self.feature_dims) == 1 and len(self.class_counts) != 1
+        is_one_task = len(self.feature_dims) == 1 and len(self.class_counts) != 1
+        return not any(faults) and is_one_task and not self.doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ def inspect_folder(
         has_coords=bool(headers) and all(h.has_coords for h in headers),
         has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
         class_counts=_class_counts({slide_id for slide_id, _ in usable}, labels),
+        doubt="" if labels is None else labels.doubt,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from sgpmil.bags.label_kind import doubt_of_classes, plain_numbers
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import LabelError
@@ -90,6 +91,7 @@ class LabelTable:
         slide_ids: Name of each slide, each once.
         case_ids: Patient each slide comes from.
         labels: Label of each slide as text: the name of its class.
+        column: Name of the column that the labels come from, if any.
 
     Raises:
         LabelError: The lengths differ, or a slide is named twice.
@@ -102,6 +104,7 @@ class LabelTable:
     slide_ids: tuple[str, ...]
     case_ids: tuple[str, ...]
     labels: tuple[str, ...]
+    column: str = ""
     _position: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,11 @@ class LabelTable:
         """Target of the labels: classes, in the order of `class_order`."""
         return ClassTarget.of(self.labels)
 
+    @property
+    def doubt(self) -> str:
+        """Why the labels do not look like classes; empty where they do."""
+        return doubt_of_classes(self.labels, self.column)
+
     def row(self, slide_id: str) -> LabelRow:
         """Return label and case of a slide.
 
@@ -154,7 +162,8 @@ def read_labels(
 ) -> LabelTable:
     """Read a table of labels.
 
-    Rows without a label are left out; reading bags then reports their slides as unlabelled.
+    Rows without a label (an empty cell, NA, NaN) are left out; reading bags then reports their
+    slides as unlabelled. Where all labels are numbers, 1.0 is the class 1.
 
     Args:
         path: CSV, TSV or XLSX table.
@@ -169,7 +178,8 @@ def read_labels(
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
     table = read_table(path)
-    labels = table.column(find_label_column(table, label_column, slide_column, case_column))
+    column = find_label_column(table, label_column, slide_column, case_column)
+    labels = table.column(column)
     if slide_table is not None:
         label_of = _patient_labels(table, labels, case_column)
         path, table = slide_table, read_table(slide_table)
@@ -180,7 +190,7 @@ def read_labels(
     ]
     has_cases = case_column is not None or _usual_column(table, "case") is not None
     cases = table.column(find_column(table, "case", case_column)) if has_cases else tuple(slides)
-    return _as_table(list(map(LabelRow, slides, cases, labels)), path)
+    return _as_table(list(map(LabelRow, slides, cases, labels)), path, column)
 
 
 def clean_slide_id(text: str) -> str:
@@ -278,7 +288,7 @@ def _patient_labels(
     return label_of
 
 
-def _as_table(rows: list[LabelRow], path: Path) -> LabelTable:
+def _as_table(rows: list[LabelRow], path: Path, column: str) -> LabelTable:
     rows = [row for row in rows if row.slide_id]
     _refuse_duplicates([row.slide_id for row in rows], f" ({path})")
     known = [row for row in rows if row.label.casefold() not in _UNKNOWN]
@@ -290,7 +300,8 @@ def _as_table(rows: list[LabelRow], path: Path) -> LabelTable:
     return LabelTable(
         slide_ids=tuple(row.slide_id for row in known),
         case_ids=tuple(row.case_id or row.slide_id for row in known),
-        labels=tuple(row.label for row in known),
+        labels=plain_numbers([row.label for row in known]),
+        column=column,
     )
 
 

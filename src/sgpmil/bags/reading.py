@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
+from sgpmil.bags.label_kind import plain_numbers
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.packing import pack_bags
 from sgpmil.bags.readers.formats import BagFile, find_bag_files
@@ -96,7 +97,15 @@ def read_bags(
         )
     dataset = _match(dataset, labels, unusable, on_mismatch, where)
     rows = [labels.row(slide_id) for slide_id in dataset.slide_ids]
-    target = ClassTarget.of([row.label for row in rows], classes)
+    if classes is None and labels.doubt:
+        column = f" in the column '{labels.column}'" if labels.column else ""
+        raise LabelError(
+            f"Expected classes{column}, but {labels.doubt} ({where}). Name the column of classes "
+            "as label_column (--label-column), or, if these are classes, give them in their order "
+            "as classes (--classes)."
+        )
+    order = None if classes is None else plain_numbers(classes)
+    target = ClassTarget.of([row.label for row in rows], order)
     return replace(
         dataset,
         case_ids=tuple(row.case_id for row in rows),

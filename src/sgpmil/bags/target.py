@@ -233,6 +233,8 @@ def _name_key(label: str) -> tuple[bool, str, str]:
 
 
 def _label_text(value: Any) -> str:
+    if str(value).casefold() == "nan":
+        raise LabelError("Expected a class as a label, but got NaN. Give None where it is unknown.")
     if isinstance(value, float) and not value.is_integer():
         raise LabelError(f"Expected a class as a label, but got {value}. Give whole numbers.")
     return str(int(value)) if isinstance(value, int | float) else str(value)

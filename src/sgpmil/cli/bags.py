@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
+from sgpmil.bags.inspection import Inspection
 from sgpmil.bags.steps import (
     InspectOptions,
     PackOptions,
@@ -43,7 +44,7 @@ def inspect(options: InspectOptions) -> None:
                 f"{counts.smallest:,} to {counts.largest:,}, median {counts.median:,.0f}, "
                 f"{counts.total:,} in all",
             ),
-            ("classes", _joined([f"{c.name}: {c.num_slides}" for c in found.class_counts])),
+            ("classes", _classes(found)),
             ("labels without a slide", _named(found.missing, has_labels)),
             ("slides without a label", _named(found.unlabelled, has_labels)),
             ("duplicate slides", _named(found.duplicates)),
@@ -53,17 +54,41 @@ def inspect(options: InspectOptions) -> None:
         ],
     )
     if found.is_ready:
-        labels = shlex.quote(str(options.labels)) if has_labels else "LABELS"
-        features = shlex.quote(str(options.features))
-        console.print(f"Ready to train: sgpmil train --features {features} --labels {labels}")
+        console.print(f"Ready to train: {_train_command(options)}")
         return
     if len(found.feature_dims) > 1:
         console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
+    elif found.doubt:
+        console.print(
+            f"Not ready: {found.doubt}. Name the column of classes with --label-column; if these "
+            "are classes, train with --classes and all of them in their order."
+        )
     elif len(found.class_counts) == 1:
         console.print("Not ready: all slides are of one class.")
     else:
         console.print("Not ready: correct the above, or use --skip-missing and --skip-bad.")
     raise typer.Exit(1)
+
+
+def _classes(found: Inspection) -> str:
+    """Count the slides of each class; values that do not look like classes are not listed."""
+    if found.doubt:
+        return f"none: {found.doubt}"
+    return _joined([f"{c.name}: {c.num_slides}" for c in found.class_counts])
+
+
+def _train_command(options: InspectOptions) -> str:
+    """Return the command that trains on what was inspected, with the options that were given."""
+    named = {
+        "--features": options.features,
+        "--labels": options.labels or "LABELS",
+        "--slide-column": options.slide_column,
+        "--label-column": options.label_column,
+        "--case-column": options.case_column,
+        "--slide-table": options.slide_table,
+    }
+    given = [f"{name} {shlex.quote(str(v))}" for name, v in named.items() if v is not None]
+    return " ".join(["sgpmil train", *given])
 
 
 @command(PackOptions, arguments=["features", "store"], lists=["classes"])
