@@ -1,5 +1,8 @@
 import os
+import shutil
+from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -148,7 +151,20 @@ def test_fingerprint_follows_files_labels_and_order(folder_dataset, tmp_path):
     assert relabelled.fingerprint() != first
     assert folder_dataset.subset(["b", "a"]).fingerprint() != first
     os.utime(tmp_path / "a.h5", ns=(1, 1))
+    assert folder_dataset.fingerprint() == first
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["features"][0, 0] += 1
     assert folder_dataset.fingerprint() != first
+
+
+def test_a_copy_of_the_bags_has_the_same_fingerprint(folder_dataset, tmp_path):
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for path in tmp_path.glob("*.h5"):
+        shutil.copyfile(path, copied / path.name)
+        os.utime(copied / path.name, ns=(1, 1))
+    again = replace(folder_dataset, source=FolderSource(find_bag_files(copied)))
+    assert again.fingerprint() == folder_dataset.fingerprint()
 
 
 def test_works_in_a_data_loader(folder_dataset):

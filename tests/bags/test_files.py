@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from sgpmil.bags.files import atomic_path, temporary_sibling, write_text
+from sgpmil.bags.files import atomic_path, content_digest, temporary_sibling, write_text
 
 
 def test_write_replaces_and_leaves_nothing_else(tmp_path):
@@ -57,3 +57,25 @@ def test_failure_keeps_the_old_file_and_leaves_nothing(tmp_path):
         write_half()
     assert final.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_digest_of_content_sees_size_and_every_sampled_block(tmp_path):
+    path = tmp_path / "large"
+    content = bytearray(range(256)) * 2**15  # eight megabytes
+    path.write_bytes(content)
+    first = content_digest(path)
+    assert first == content_digest(path)
+    path.write_bytes(content + b"0")
+    assert content_digest(path) != first
+    for place in (0, len(content) // 2, len(content) - 1):
+        # Blocks of 64 kB at every 133 kB: one of two changes this far apart is in one.
+        other = bytearray(content)
+        for at in (place, (place + 66_000) % len(content)):
+            other[at] ^= 1
+        path.write_bytes(other)
+        assert content_digest(path) != first
+    small = tmp_path / "small"
+    small.write_bytes(content[:1000])
+    before = content_digest(small)
+    small.write_bytes(content[:500] + b"x" + content[501:1000])
+    assert content_digest(small) != before

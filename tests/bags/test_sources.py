@@ -29,6 +29,9 @@ def test_stamp_changes_with_the_file(folder):
     source = FolderSource(find_bag_files(folder))
     before = source.stamp("a")
     os.utime(folder / "a.h5", ns=(1, 1))
+    assert source.stamp("a") == before
+    with (folder / "a.h5").open("ab") as file:
+        file.write(b"more")
     assert source.stamp("a") != before
     (folder / "a.h5").unlink()
     with pytest.raises(BagError, match=r"a\.h5"):

@@ -59,6 +59,9 @@ FOLDS = (
 )
 
 
+PARTS = ("train", "val", "test")
+
+
 def run_all(run=None, folds=FOLDS, bags=None, **values):
     options = {
         name: values.pop(name)
@@ -374,8 +377,24 @@ def test_an_existing_run_is_refused_or_replaced(tmp_path):
 def test_resume_names_the_setting_that_differs(done):
     with pytest.raises(RunFolderError, match=r"training\.epochs was 2 and is now 3"):
         run_all(done.folder, resume=True, epochs=3)
-    with pytest.raises(RunFolderError, match="data_fingerprint"):
-        run_all(done.folder, resume=True, bags=toy_bags(12, seed=5))
+
+
+def test_resume_names_the_slides_that_changed(done):
+    bags = toy_bags(12)
+    features = [bag.features.numpy() for bag in bags]
+    features[3] = features[3] + 1
+    names = ["s12" if name == "s11" else name for name in bags.slide_ids]
+    other = BagDataset.from_arrays(
+        features, bags.labels, slide_ids=names, class_names=bags.class_names
+    )
+    folds = tuple(
+        replace(f, **{k: tuple("s12" if s == "s11" else s for s in getattr(f, k)) for k in PARTS})
+        for f in FOLDS
+    )
+    with pytest.raises(
+        RunFolderError, match=r"features 1 changed \('s3'\), 1 is new \('s12'\), 1 is gone"
+    ):
+        run_all(done.folder, resume=True, bags=other, folds=folds)
 
 
 def test_resume_and_overwrite_together_are_refused_and_lose_nothing(done):

@@ -224,17 +224,23 @@ class BagDataset:
             for h in headers
         )
 
-    def fingerprint(self) -> str:
-        """Return a digest that changes with slides, cases, labels or the content of a bag.
+    def slide_digests(self) -> dict[str, str]:
+        """Return a digest of each slide, which changes with its case, label or content.
 
-        A file counts as unchanged while its size and time of change stay the same.
+        It does not depend on the place or the times of the files.
         """
-        digest = hashlib.sha256(repr(self.target.names).encode())
+        found = {}
         for row in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
             header = self.source.header(row[0])
             shape = (header.num_instances, header.feature_dim)
-            digest.update(repr((*row, shape, self.source.stamp(row[0]))).encode())
-        return digest.hexdigest()
+            content = repr((*row, shape, self.source.stamp(row[0])))
+            found[row[0]] = hashlib.sha256(content.encode()).hexdigest()[:16]
+        return found
+
+    def fingerprint(self) -> str:
+        """Return a digest that changes with classes, slides, cases, labels or content of bags."""
+        content = repr((self.target.names, list(self.slide_digests().items())))
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def label_table(self) -> LabelTable:
         """Return the slides that have a label, with the names of their classes."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from sgpmil.bags.bag import Bag
+from sgpmil.bags.files import content_digest
 from sgpmil.bags.readers.formats import BagFile, peek_bag, read_raw
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.errors import BagError
@@ -48,6 +49,8 @@ class FolderSource:
     def __init__(self, files: Sequence[BagFile]) -> None:
         self._files = {file.slide_id: file for file in files}
         self._headers: dict[str, BagHeader] = {}
+        # By size and time of change, so that a file is read for it once.
+        self._digests: dict[str, tuple[tuple[int, int], str]] = {}
 
     @property
     def slide_ids(self) -> tuple[str, ...]:
@@ -67,15 +70,18 @@ class FolderSource:
         return self._headers[slide_id]
 
     def stamp(self, slide_id: str) -> str:
-        """Return size and time of change of a file."""
+        """Return a digest of a file's size and content; see `content_digest`."""
         path = find_slide(self._files, slide_id).path
         try:
             status = path.stat()
+            known = status.st_size, status.st_mtime_ns
+            if self._digests.get(slide_id, (None, ""))[0] != known:
+                self._digests[slide_id] = known, content_digest(path)
         except OSError as error:
             raise BagError(
                 f"Expected a bag file, but got '{error.strerror}' ({path}). Put it back."
             ) from error
-        return f"{status.st_size}-{status.st_mtime_ns}"
+        return self._digests[slide_id][1]
 
 
 class MemorySource:

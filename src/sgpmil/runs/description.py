@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.files import write_text
+from sgpmil.bags.tables import listed
 from sgpmil.errors import RunFolderError
 
 FORMAT = 1
@@ -132,14 +133,48 @@ def _check_kinds(description: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is no {kind.__name__}")
 
 
+def changed_slides(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say which slides are not what they were, by their digests; empty where all are.
+
+    Example:
+        >>> changed_slides({"a": "1", "b": "1"}, {"a": "2", "c": "1"})
+        "1 changed ('a'), 1 is new ('c'), 1 is gone ('b')"
+    """
+    kinds = [
+        ("changed", "changed", [s for s in before if s in now and before[s] != now[s]]),
+        ("is new", "are new", [s for s in now if s not in before]),
+        ("is gone", "are gone", [s for s in before if s not in now]),
+    ]
+    return ", ".join(
+        f"{len(slides)} {one if len(slides) == 1 else several} ({listed(slides)})"
+        for one, several, slides in kinds
+        if slides
+    )
+
+
 def refuse_other_settings(
-    folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]
+    folder: Path,
+    before: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    slides: str = "",
 ) -> None:
     """Refuse to resume a run with settings other than its own.
 
+    Args:
+        folder: The run.
+        before: Its settings.
+        settings: The settings to resume it with.
+        slides: Slides that are not what they were, by `changed_slides`.
+
     Raises:
-        RunFolderError: A setting differs; the message names the first.
+        RunFolderError: Slides changed, or a setting differs; the message names the first.
     """
+    if slides:
+        raise RunFolderError(
+            f"Expected the slides of the run {folder} to resume it, but of their labels and "
+            f"features {slides}. Put them back, choose another folder, or replace the run with "
+            "--overwrite."
+        )
     old, new = {**_BEFORE, **_flat(before)}, {**_BEFORE, **_flat(_as_json(settings))}
     if "training.prevalence" in new:
         old.setdefault("training.prevalence", earlier_prevalence(before.get("training", {})))

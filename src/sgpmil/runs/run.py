@@ -4,6 +4,7 @@
 
     runs/<name>/
       run.json            format, settings, versions, git commit, fingerprints, places of the data
+      slides.json         a digest of each slide's label and features
       sources.json        last named places of slides, annotations and nuclei
       splits/             the folds, as CLAM writes them
       fold-<k>/           checkpoint.safetensors + .json   the model that predicted
@@ -38,6 +39,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.processes import FileLock
 from sgpmil.runs.description import (
     Provenance,
+    changed_slides,
     is_run,
     read_description,
     refuse_other_settings,
@@ -50,6 +52,8 @@ from sgpmil.runs.prediction_folder import (
     read_slide_scores,
     write_prediction_folder,
 )
+
+_SLIDES = "slides.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +200,7 @@ class Run:
         settings: Mapping[str, Any],
         *,
         data: Mapping[str, Any] | None = None,
+        slides: Mapping[str, str] | None = None,
         resume: bool = False,
         overwrite: bool = False,
     ) -> "Run":
@@ -206,6 +211,7 @@ class Run:
             folds: Its folds.
             settings: Everything that decides its result, as JSON values.
             data: Places of its bags: arguments of `sgpmil.read_bags` by name.
+            slides: Digest of each slide by name (`BagDataset.slide_digests`).
             resume: Resume an existing run of the same settings.
             overwrite: Replace an existing run.
 
@@ -223,7 +229,8 @@ class Run:
                     )
                 if resume:
                     run = Run.open(path)
-                    refuse_other_settings(path, run.settings, settings)
+                    changed = changed_slides(run.slides or slides or {}, slides or {})
+                    refuse_other_settings(path, run.settings, settings, changed)
                     write_splits(folds, run.splits_path, overwrite=True)
                     return run
                 if not overwrite:
@@ -237,6 +244,8 @@ class Run:
             names = [fold.name for fold in folds]
             run = Run(path, write_description(path, names, settings, data or {}))
             write_splits(folds, run.splits_path)
+            if slides is not None:
+                write_text(path / _SLIDES, json.dumps(slides, indent=0))
         except OSError as error:
             raise RunFolderError(f"Could not write the run folder {path}: {error}.") from error
         return run
@@ -250,6 +259,15 @@ class Run:
                 newer format.
         """
         return Run(Path(path), read_description(Path(path)))
+
+    @cached_property
+    def slides(self) -> Mapping[str, str]:
+        """Digest of each slide that the run knows; empty in runs that were made without."""
+        try:
+            found = json.loads((self.path / _SLIDES).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the run while a block runs, as `run_lock` does."""

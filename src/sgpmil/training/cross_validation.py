@@ -159,6 +159,7 @@ def cross_validate(
         )
     name = find_model(model).name
     # Bags that cannot be read are found before there is a run.
+    slides = bags.slide_digests()
     description = {
         "model": name,
         "model_settings": _plain(resolve_settings(model, model_settings or {})),
@@ -190,7 +191,13 @@ def cross_validate(
             if path is not None and is_first:
                 stack.enter_context(run_lock(path))
                 opened = Run.create(
-                    path, folds, description, data=data, resume=resume, overwrite=overwrite
+                    path,
+                    folds,
+                    description,
+                    data=data,
+                    slides=slides,
+                    resume=resume,
+                    overwrite=overwrite,
                 )
             fabric.barrier()
             if path is not None and not is_first:
