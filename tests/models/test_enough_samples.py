@@ -2,9 +2,16 @@ import pytest
 import torch
 from scipy.special import expit
 
-from sgpmil.models.enough_samples import MOST_DOUBLINGS, enough_samples, standard_error
+from sgpmil.models.enough_samples import (
+    MOST_DOUBLINGS,
+    MOST_DRAWS,
+    enough_samples,
+    standard_error,
+)
 
-CPU = torch.device("cpu")
+
+def sizes_of(*sizes):
+    return torch.tensor(sizes)
 
 
 class Coin:
@@ -39,7 +46,7 @@ def test_opposite_samples_have_no_error_though_each_is_uncertain():
 
 def test_clear_bags_stop_first_and_torn_bags_go_on_to_the_end():
     draw = Coin([0.0, 0.02, 0.5])
-    found = enough_samples(draw, 3, error=0.01, device=CPU)
+    found = enough_samples(draw, sizes_of(9, 9, 9), error=0.01)
     # 50 pairs of a coin of .02 have the error .0140, 100 have .0099.
     assert found.num_different.tolist() == [100, 200, 100 * 2**MOST_DOUBLINGS]
     assert draw.calls[:3] == [(0, [0, 1, 2]), (1, [1, 2]), (2, [2])]
@@ -48,9 +55,9 @@ def test_clear_bags_stop_first_and_torn_bags_go_on_to_the_end():
 
 
 def test_repeats_leave_the_mean_as_it_was_and_nothing_depends_on_other_bags():
-    together = enough_samples(Coin([0.0, 0.02, 0.5]), 3, error=0.01, device=CPU)
+    together = enough_samples(Coin([0.0, 0.02, 0.5]), sizes_of(9, 9, 9), error=0.01)
     for number, chance in enumerate([0.0, 0.02, 0.5]):
-        alone = enough_samples(Coin([chance]), 1, error=0.01, device=CPU)
+        alone = enough_samples(Coin([chance]), sizes_of(9), error=0.01)
         assert alone.num_different[0] == together.num_different[number]
         own = together.logits[number, : alone.logits.shape[1]]
         assert torch.equal(own, alone.logits[0])
@@ -60,6 +67,12 @@ def test_repeats_leave_the_mean_as_it_was_and_nothing_depends_on_other_bags():
 
 def test_without_an_error_the_first_samples_are_all():
     draw = Coin([0.5])
-    found = enough_samples(draw, 1, error=0.0, device=CPU)
+    found = enough_samples(draw, sizes_of(9), error=0.0)
     assert found.logits.shape == (1, 100, 2)
     assert draw.calls == [(0, [0])]
+
+
+def test_huge_bags_get_fewer_samples():
+    sizes = sizes_of(MOST_DRAWS // 3200, MOST_DRAWS // 400, MOST_DRAWS)
+    found = enough_samples(Coin([0.5, 0.5, 0.5]), sizes, error=0.001)
+    assert found.num_different.tolist() == [3200, 400, 100]

@@ -17,6 +17,10 @@ MOST_DOUBLINGS = 5
 """Samples of a bag are 32 times the first ones at most. A probability that is .5 with samples at 0
 and 1 then has a standard error of .004 after 480 first ones, were they independent."""
 
+MOST_DRAWS = 2**28
+"""Samples of a bag times its instances are so many at most, or the first samples: a slide of a
+million patches would else take minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -33,10 +37,9 @@ class Samples:
 
 def enough_samples(
     draw: Callable[[int, Int[Tensor, " _"]], Float[Tensor, "_ S C"]],
-    num_bags: int,
+    sizes: Int[Tensor, " B"],
     *,
     error: float,
-    device: torch.device,
 ) -> Samples:
     """Double the samples of each bag until its probabilities are exact enough.
 
@@ -45,15 +48,15 @@ def enough_samples(
     Args:
         draw: Given 0 and all bags, the first samples; given k > 0 and some bags, as many new ones
             as there are already. Samples come in pairs, the two of a pair next to each other.
-        num_bags: Number of bags.
+        sizes: Number of instances of each bag, on the device of the samples.
         error: Standard error of a probability up to which it is exact enough; 0 takes the first
             samples alone.
-        device: Device of the samples.
     """
-    wanting = torch.arange(num_bags, device=device)
+    wanting = torch.arange(len(sizes), device=sizes.device)
     logits = draw(0, wanting)
-    num_different = torch.full((num_bags,), logits.shape[1], device=device)
+    num_different = torch.full_like(sizes, logits.shape[1])
     for doubling in range(1, MOST_DOUBLINGS + 1 if error > 0 else 1):
+        wanting = wanting[2 * logits.shape[1] * sizes[wanting] <= MOST_DRAWS]
         wanting = wanting[standard_error(logits[wanting]) > error]
         if not len(wanting):
             break

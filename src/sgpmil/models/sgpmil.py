@@ -354,8 +354,7 @@ class SGPMIL(MILModel):
             return torch.cat(rounds, dim=1)
 
         error = self.settings.prediction_error if self.is_exact else 0.0
-        device = bags.inputs.device
-        return enough_samples(logits_of, len(bags.segments), error=error, device=device)
+        return enough_samples(logits_of, bags.segments.bounds.diff(), error=error)
 
     def _sample(
         self,
