@@ -89,7 +89,7 @@ def test_a_gpu_that_is_not_there(sgpmil, slides, checkpoint, tmp_path):
     assert "found none" in err
 
 
-def test_a_run_of_several_folds_needs_a_fold(sgpmil, slides, tmp_path):
+def test_a_run_that_is_not_done_names_its_folds(sgpmil, slides, tmp_path):
     run = tmp_path / "run"
     make_run(run, trained=())
     code, _, err = sgpmil("predict", run, slides[0])

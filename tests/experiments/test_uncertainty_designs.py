@@ -53,7 +53,8 @@ def test_an_ensemble_averages_probabilities_and_scores(ensemble, data):
         np.testing.assert_allclose(prediction.instances.evidence_mean, np.mean(evidence, 0))
         single = [t.predictions[row].instances.single_mean for t in members]
         np.testing.assert_allclose(prediction.instances.single_mean, np.mean(single, 0))
-        np.testing.assert_allclose(prediction.instances.single_std, np.std(single, 0), atol=1e-7)
+        spread = np.std(single, 0, ddof=1)  # ABMIL has none within a member
+        np.testing.assert_allclose(prediction.instances.single_std, spread, atol=1e-6)
         assert prediction.instances.instance_labels is not None
         assert prediction.novelty_p == members[0].predictions[row].novelty_p
 

@@ -225,16 +225,16 @@ class BagDataset:
         )
 
     def slide_digests(self) -> dict[str, str]:
-        """Return a digest of each slide, which changes with its case, label or content.
+        """Return a digest of each slide: one of its bag, and one of its case and label.
 
-        It does not depend on the place or the times of the files.
+        Neither depends on the place, the name or the times of the files.
         """
         found = {}
-        for row in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
-            header = self.source.header(row[0])
-            shape = (header.num_instances, header.feature_dim)
-            content = repr((*row, shape, self.source.stamp(row[0])))
-            found[row[0]] = hashlib.sha256(content.encode()).hexdigest()[:16]
+        for slide_id, *described in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
+            header = self.source.header(slide_id)
+            content = (header.num_instances, header.feature_dim, self.source.stamp(slide_id))
+            parts = (hashlib.sha256(repr(part).encode()) for part in (content, described))
+            found[slide_id] = "-".join(part.hexdigest()[:16] for part in parts)
         return found
 
     def fingerprint(self) -> str:

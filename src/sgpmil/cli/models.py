@@ -14,7 +14,7 @@ from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
 def predict(options: PredictOptions) -> None:
     """Predict slides.
 
-    Example: sgpmil predict runs/latest/fold-0 embeddings --out predictions
+    Example: sgpmil predict runs/latest embeddings --out predictions
 
     Example: sgpmil predict runs/latest/fold-0 embeddings --coverage 0.9 --defer 0.1
     """

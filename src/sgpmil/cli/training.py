@@ -33,10 +33,11 @@ def train(options: TrainOptions) -> None:
     result, run = trained.result, options.run
     print_summary(result.summary(), f"{trained.recipe.model.name}, {len(result.metrics)} folds")
     console.print(f"Results: {run}, {len(trained.figures)} figures in {run / 'figures'}")
-    first = shlex.quote(str(Run.open(run).folds[result.metrics[0].fold].path))
-    console.print(
-        f"Next: sgpmil predict {first} NEW_FEATURES   or   sgpmil evaluate {shlex.quote(str(run))}"
-    )
+    opened, place = Run.open(run), shlex.quote(str(run))
+    # All folds predict together, once all are done.
+    first = shlex.quote(str(opened.folds[result.metrics[0].fold].path))
+    model = first if opened.unfinished else place
+    console.print(f"Next: sgpmil predict {model} NEW_FEATURES   or   sgpmil evaluate {place}")
 
 
 def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None:

@@ -71,6 +71,8 @@ SCORES: Mapping[ScoreKind, ScoreDefinition] = {
 CLASS_SCORES: tuple[ScoreKind, ...] = tuple(k for k, found in SCORES.items() if found.finds_class)
 """The scores that are to find the instances that make a slide's class."""
 
+Seen = Literal["train", "validation", ""]
+
 SCORE_ARRAYS = (
     *("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std"),
     *("single_mean", "single_std", "single_prob", "novelty"),
@@ -308,6 +310,10 @@ class Prediction:
             training instances; NaN where unknown.
         novelty_p: p-value of the slide against the training slides: small where it is unlike
             them; NaN where unknown.
+        seen: Part that the model saw the slide in before: ``train``, ``validation``, or empty where
+            it did not or nobody knows.
+        disagreement: Part of the mutual information that lies between several models
+            (`sgpmil.evaluation.ensemble`); NaN of one model.
     """
 
     slide_id: str
@@ -321,6 +327,8 @@ class Prediction:
     instances: InstanceScores | None = None
     novel_share: float = math.nan
     novelty_p: float = math.nan
+    disagreement: float = math.nan
+    seen: Seen = ""
 
     @property
     def predicted_class(self) -> int:

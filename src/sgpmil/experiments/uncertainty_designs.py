@@ -7,7 +7,7 @@ import copy
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import SettingsError
-from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, Prediction
+from sgpmil.evaluation.ensemble import mixture
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.uncertainty_sets import UncertaintySet
@@ -265,42 +266,24 @@ class Trained:
     def predict(self, bags: BagDataset) -> PredictionTable:
         """Predict bags: means over members and over samples of dropout."""
         tables = [predict(model, bags, device=self.device, warn=False) for model in self.models]
-        samples = [table.probs for table in tables]
+        first = tables[0].predictions
         if self.dropout_samples:
             samples = [
                 sample
                 for model in self.models
                 for sample in dropout_predictions(model, bags, self.dropout_samples, self.device)
             ]
-        if len(samples) == 1:
-            return tables[0]
-        scores = [
-            _mean_scores([t.predictions[row].instances for t in tables]) for row in range(len(bags))
-        ]
-        first = tables[0].predictions
+            scores = [own.instances for own in first]
+            means = Prediction.from_batch(first, np.stack(samples, axis=1), scores)
+        else:
+            rows = zip(*(table.predictions for table in tables), strict=True)
+            means = [mixture(row) for row in rows]
         found = (
             # Members have the same training bags, and so the same novelty but for the draw.
             replace(mean, novel_share=own.novel_share, novelty_p=own.novelty_p)
-            for mean, own in zip(
-                Prediction.from_batch(first, np.stack(samples, axis=1), scores), first, strict=True
-            )
+            for mean, own in zip(means, first, strict=True)
         )
         return PredictionTable(tuple(found), tables[0].target)
-
-
-def _mean_scores(scores: Sequence[InstanceScores | None]) -> InstanceScores | None:
-    """Average the scores of members; the spread is that between their means."""
-    found = [score for score in scores if score is not None]
-    if len(found) < len(scores):
-        return None
-    means: dict[str, Any] = {}
-    for name in SCORE_ARRAYS:
-        values: list[Any] = [getattr(s, name.replace("_std", "_mean"), None) for s in found]
-        if any(value is None for value in values):
-            means[name] = None
-        else:
-            means[name] = (np.std if name.endswith("_std") else np.mean)(values, axis=0)
-    return replace(found[0], **means)
 
 
 class _LastingDropout(nn.Module):

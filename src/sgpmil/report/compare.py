@@ -28,6 +28,7 @@ class CompareOptions(Options):
         out: Folder to write to.
         metric: Metric to compare, such as auc; may be repeated.
         alpha: Level of significance.
+        keep_seen: Measure slides that the model was trained on, too; they are left out else.
         overwrite: Replace an existing comparison.
     """
 
@@ -35,6 +36,7 @@ class CompareOptions(Options):
     out: Path = Path("comparison")
     metric: tuple[str, ...] = ()
     alpha: float = 0.05
+    keep_seen: bool = False
     overwrite: bool = False
 
 
@@ -67,7 +69,9 @@ def compare_runs(options: CompareOptions) -> ComparedRuns:
         get_metric(name)  # Refuses an unknown one before large files are read.
     if (out / "tables" / "comparison.md").exists() and not options.overwrite:
         raise RunFolderError(f"{out} holds a comparison already. Replace it with --overwrite.")
-    results = {name: open_results(path) for name, path in paths.items()}
+    results = {
+        name: open_results(path, keep_seen=options.keep_seen) for name, path in paths.items()
+    }
     comparison = compare(
         {name: found.evaluate() for name, found in results.items()},
         metrics=options.metric or None,

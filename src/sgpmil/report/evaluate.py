@@ -37,6 +37,7 @@ class EvaluateOptions(AnnotationOptions):
             published. The results are too good.
         pixels: Measure also by the published pixel protocol, which counts the background.
         seed: Seed of the bootstrap and of random attention.
+        keep_seen: Measure slides that the model was trained on, too; they are left out else.
         overwrite: Replace an existing evaluation.
     """
 
@@ -51,6 +52,7 @@ class EvaluateOptions(AnnotationOptions):
     best_on_test: bool = False
     pixels: bool = False
     seed: int = 0
+    keep_seen: bool = False
     overwrite: bool = False
 
     def assessment_options(self) -> AssessmentOptions:
@@ -107,7 +109,7 @@ def evaluate_run(options: EvaluateOptions) -> Evaluation:
     if options.annotations is None and (options.mpp is not None or options.pixels):
         raise SettingsError("--mpp and --pixels are about --annotations. Add a folder of them.")
     annotations = options.open_annotations()
-    results = open_results(options.predictions, options.validation)
+    results = open_results(options.predictions, options.validation, keep_seen=options.keep_seen)
     folds = results.load()
     assessment = assess(folds, annotations, settings)
     if out is None:

@@ -97,6 +97,11 @@ class MaterialOptions(AnnotationOptions):
     nuclei: Path | None = None
     mpp: float | None = None
 
+    @property
+    def shows_seen(self) -> bool:
+        """Return whether slides that the model was trained on are shown, too."""
+        return True
+
     def read_material(self) -> RunMaterial:
         """Read the run, and find the embeddings, slides and annotations that belong to it.
 
@@ -115,6 +120,7 @@ class MaterialOptions(AnnotationOptions):
             min_coverage=self.min_coverage,
             nuclei=self.nuclei or before.get("nuclei"),
             mpp=self.mpp,
+            keep_seen=self.shows_seen,
         )
         if run is not None:
             # Annotations read by other rules would label patches differently without them.
@@ -137,6 +143,7 @@ def read_material(
     min_coverage: float = 0.5,
     nuclei: Path | None = None,
     mpp: float | None = None,
+    keep_seen: bool = True,
 ) -> RunMaterial:
     """Read a run, and find the embeddings, slides and annotations that belong to it.
 
@@ -148,6 +155,7 @@ def read_material(
         min_coverage: Least share of a patch that is positive; 0 means any overlap.
         nuclei: Folder of the slides' nuclei, ``<slide>.json``.
         mpp: Microns per level-0 pixel, for slides whose files do not say.
+        keep_seen: Whether predicted slides are kept that the model was trained on.
 
     Raises:
         SgpmilError: The predictions, or a folder that was named, cannot be read; or no slide file
@@ -155,7 +163,7 @@ def read_material(
     """
     if mpp is not None and not 0 < mpp < math.inf:
         raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
-    results = open_results(path)
+    results = open_results(path, keep_seen=keep_seen)
     if not results.folds:
         raise ExplanationError(
             f"Expected a run with at least one fold that is done at {results.path}, but none is. "

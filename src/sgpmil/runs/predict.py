@@ -4,14 +4,21 @@ The command ``sgpmil predict`` calls `predict_folder`.
 """
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from sgpmil.bags.bag import Bag
+from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.steps import BagOptions
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation import iter_predictions
+from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.novelty_warning import novelty_warning
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
@@ -36,7 +43,8 @@ from sgpmil.runs.prediction_files import (
     write_predictions_csv,
 )
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
-from sgpmil.runs.run import RunFold
+from sgpmil.runs.run import Run, RunFold
+from sgpmil.runs.seen_slides import SeenSlides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +52,8 @@ class PredictOptions(BagOptions):
     """Options of `predict_folder`.
 
     Args:
-        model: Folder of a fold (runs/x/fold-0) or a .safetensors file.
+        model: A run, whose folds then predict together; the folder of one fold (runs/x/fold-0); or
+            a .safetensors file.
         out: Folder to write to.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         precision: Arithmetic of the dense layers: 32, bf16, or auto (bf16 on GPUs that have it).
@@ -144,51 +153,120 @@ class PredictedFolder:
 def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> PredictedFolder:
     """Predict slides with a trained model and write the predictions.
 
+    The folds of a run predict together: their posteriors are mixed, and the column
+    ``disagreement`` says how far the folds differ (`sgpmil.evaluation.ensemble`).
+
     Raises:
-        CheckpointError: The model is a run of several folds, or cannot be read.
+        CheckpointError: A model cannot be read, or the run has a fold that is not done.
         RunFolderError: The folder holds predictions already.
         SettingsError: An option needs another one, or there is no such device.
         PredictionError: The bags or the calibration slides do not fit the model.
     """
-    if is_run(options.model):
-        raise CheckpointError(
-            f"Expected one model, but {options.model} is a run of several folds. "
-            f"Name a fold, such as {options.model / 'fold-0'}."
-        )
     if is_prediction_folder(options.out) and not options.overwrite:
         raise RunFolderError(
             f"{options.out} holds predictions already. Replace them with --overwrite."
         )
     device = compute_device(options.device)
-    network, info = load_model(options.model)
+    networks = _load_models(options)
+    network = networks[0]
+    target = network.target
     prior = _prior_note(options, network)
-    rules = calibrate(options, info.target)
-    bags = options.read_bags(info.target.names if options.labels is not None else None)
-    bags = bags.with_target(info.target)
+    rules = calibrate(options, target)
+    bags = options.read_bags(target.names if options.labels is not None else None)
+    bags = bags.with_target(target)
     if bags.feature_dim != network.in_dim:
         raise PredictionError(
             f"Expected bags of {network.in_dim} features, as the model was trained on, but those "
             f"of {options.features} have {bags.feature_dim}. Use embeddings of the same encoder."
         )
     with progress_bar("Predicting", len(bags), "slides", show=show_progress) as bar:
-        found = iter_predictions(
-            network,
-            bags,
+        predict = partial(
+            iter_predictions,
             with_instances=options.instances,
             device=device,
             precision=options.precision,
             prevalence=options.prevalence,
             novelty=options.novelty,
-            on_bag=lambda _: bar.advance(),
         )
-        table = write_prediction_folder(options.out, found, info.target, keep_instances=False)
+        digests, seen = bags.slide_digests(), SeenSlides.of_model(options.model)
+        found = (
+            seen.mark(prediction, digests[prediction.slide_id])
+            for prediction in _together(networks, bags, predict, bar.advance)
+        )
+        table = write_prediction_folder(options.out, found, target, keep_instances=False)
     decisions = decide(table, rules.conformal, rules.deferral)
     write_predictions_csv(options.out / "predictions.csv", table, decisions)
     if rules.calibration is not None:
         write_predictions(options.out / TABLE, table, decisions)
-    notes = (*prior, *rules.notes(table, decisions))
+    ensemble = (
+        f"The {len(networks)} folds of {options.model} predicted together: probabilities are their "
+        "mean, and disagreement says how far the folds differ.",
+    )
+    notes = (
+        *(ensemble if len(networks) > 1 else ()),
+        *_seen_note(table),
+        *prior,
+        *rules.notes(table, decisions),
+    )
     warning = novelty_warning(table, network.novelty.num_slides)
     return PredictedFolder(options.out, table, decisions, notes, warning)
+
+
+def _seen_note(table: PredictionTable) -> tuple[str, ...]:
+    """Say how many of the slides the model has seen before, if any."""
+    parts = Counter[str](prediction.seen for prediction in table.predictions)
+    words = {"train": "trained on", "validation": "used in validation"}
+    counts = [f"{parts[part]} were {text}" for part, text in words.items() if parts[part]]
+    if not counts:
+        return ()
+    return (f"Of the {len(table)} slides, {' and '.join(counts)} (column seen).",)
+
+
+_SLIDES_AT_ONCE = 16
+"""Slides that each of several models predicts before the next one does: they are in memory."""
+
+
+def _load_models(options: PredictOptions) -> tuple[MILModel, ...]:
+    """Load the model, or those of a run's folds.
+
+    Raises:
+        CheckpointError: A model cannot be read, a fold is not done, or the folds' classes or
+            features differ.
+    """
+    if not is_run(options.model):
+        return (load_model(options.model)[0],)
+    run = Run.open(options.model)
+    if run.unfinished:
+        raise CheckpointError(
+            f"Expected all folds of {options.model} to be done, but {', '.join(run.unfinished)} is "
+            f"not. Resume the run (--resume), or name a fold, such as {options.model / 'fold-0'}."
+        )
+    networks = tuple(load_model(fold.path)[0] for fold in run.folds.values())
+    if len({(network.target, network.in_dim) for network in networks}) > 1:
+        raise CheckpointError(
+            f"Expected folds of the same classes and features in {options.model}, but they differ. "
+            f"Name a fold, such as {options.model / 'fold-0'}."
+        )
+    return networks
+
+
+def _together(
+    networks: Sequence[MILModel],
+    bags: BagDataset,
+    predict: Callable[[MILModel, Iterable[Bag]], Iterator[Prediction]],
+    on_slide: Callable[[], object],
+) -> Iterator[Prediction]:
+    """Predict bags by one model, or by the mixture of several."""
+    if len(networks) == 1:
+        for prediction in predict(networks[0], bags):
+            yield prediction
+            on_slide()
+        return
+    for start in range(0, len(bags), _SLIDES_AT_ONCE):
+        some = [bags[i] for i in range(start, min(start + _SLIDES_AT_ONCE, len(bags)))]
+        for each in zip(*[predict(network, some) for network in networks], strict=True):
+            yield mixture(each)
+            on_slide()
 
 
 def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
@@ -240,6 +318,11 @@ def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
                 "--calibration is for --coverage and --defer. Add one of them, or leave it out."
             )
         return DecisionRules()
+    if options.calibration is None and is_run(options.model):
+        raise SettingsError(
+            "--coverage and --defer of a run's folds together need slides that none of the folds "
+            "was trained on. Predict such slides with the run, and name them with --calibration."
+        )
     table = _with_target(_read_calibration(options), target)
     sets = rule = None
     if coverage is not None:

@@ -34,7 +34,7 @@ import numpy as np
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import Prediction, entropy
+from sgpmil.evaluation.prediction import Prediction, Seen, entropy
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
 from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.shapes import Float
@@ -51,6 +51,8 @@ _FORMAT = 1
 _MEASURES = ("entropy", "expected_entropy", "mutual_information")
 _NOVELTY = ("novel_share", "novelty_p")
 """Columns of tables whose model can tell novelty."""
+_ENSEMBLE = ("disagreement",)
+"""Column of tables of several models."""
 _PATIENT = ("case_id", "PATIENT", "patient")
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
@@ -61,8 +63,10 @@ def write_predictions(
     """Write predictions as parquet, a row a slide.
 
     Columns: ``slide_id, case_id, label, p_0 … p_{C-1}, std_0 … std_{C-1}, entropy,
-    expected_entropy, mutual_information``, and ``novel_share, novelty_p`` where the model can tell
-    them; the names of the classes are in the file's metadata.
+    expected_entropy, mutual_information``, ``novel_share, novelty_p`` where the model can tell
+    them, and ``disagreement`` of several models; the names of the classes are in the file's
+    metadata.
+    ``seen`` says which slides the model was trained or validated on, where there are such.
     Decisions add ``prediction_set``, the names of the classes joined by ``|``, and ``defer``, yes
     or no. Scores of instances are not written (see `write_instance_scores`).
 
@@ -89,7 +93,7 @@ def write_predictions(
         columns[f"std_{c}"] = pa.array(table.std[:, c], double)
     for name in _measures(table):
         columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
-    for name, values in _decision_columns(table, decisions).items():
+    for name, values in (_decision_columns(table, decisions) | _seen(table)).items():
         columns[name] = pa.array(values, pa.string())
     metadata = json.dumps({"format": _FORMAT, "target": table.target.to_json()})
     content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
@@ -110,7 +114,8 @@ def write_predictions_csv(
     Raises:
         PredictionError: The decisions are on other slides.
     """
-    columns, decided = range(table.target.num_outputs), _decision_columns(table, decisions)
+    columns = range(table.target.num_outputs)
+    decided = _decision_columns(table, decisions) | _seen(table)
     measures = _measures(table)
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -158,8 +163,17 @@ def require_file(file: Path, what: str) -> None:
 
 
 def _measures(table: PredictionTable) -> tuple[str, ...]:
-    known = any(not math.isnan(p.novelty_p) for p in table.predictions)
-    return (*_MEASURES, *_NOVELTY) if known else _MEASURES
+    def known(names: tuple[str, ...]) -> tuple[str, ...]:
+        has_any = any(not math.isnan(getattr(p, names[-1])) for p in table.predictions)
+        return names if has_any else ()
+
+    return (*_MEASURES, *known(_NOVELTY), *known(_ENSEMBLE))
+
+
+def _seen(table: PredictionTable) -> dict[str, list[str]]:
+    """Return the column of slides that the model has seen before, where there are any."""
+    parts: list[str] = [p.seen for p in table.predictions]
+    return {"seen": parts} if any(parts) else {}
 
 
 def _decision_columns(
@@ -240,12 +254,14 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
     patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
     patients = ["" if patient in _BLANK else patient for patient in patients]
     labels = _labels(columns, roles, where)
-    groups = (roles.probs, roles.stds, (*_MEASURES, *_NOVELTY))
+    groups = (roles.probs, roles.stds, (*_MEASURES, *_NOVELTY, *_ENSEMBLE))
     probs, std, measures = (
         np.stack([_numbers(columns, name, len(slide_ids), where) for name in names], axis=1)
         for names in groups
     )
     check_predictions(probs, labels, slide_ids, where)
+    known: dict[str, Seen] = {"train": "train", "validation": "validation"}
+    seen = [known.get(str(value), "") for value in columns.get("seen", [""] * len(slide_ids))]
     measures[:, 0] = np.where(np.isnan(measures[:, 0]), entropy(probs), measures[:, 0])
     return PredictionTable(
         tuple(
@@ -260,6 +276,8 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
                 mutual_information=float(measures[i, 2]),
                 novel_share=float(measures[i, 3]),
                 novelty_p=float(measures[i, 4]),
+                disagreement=float(measures[i, 5]),
+                seen=seen[i],
             )
             for i in range(len(slide_ids))
         ),

@@ -57,7 +57,9 @@ class Results:
         return tuple(found)
 
 
-def open_results(path: Path | str, validation: Path | str | None = None) -> Results:
+def open_results(
+    path: Path | str, validation: Path | str | None = None, *, keep_seen: bool = False
+) -> Results:
     """Open a run, or the predictions of any other system, without reading them.
 
     Args:
@@ -65,6 +67,7 @@ def open_results(path: Path | str, validation: Path | str | None = None) -> Resu
             parquet or a CSV file), which are a fold named 0; or a folder of tables
             ``fold_<k>.csv``, as CLAM writes them.
         validation: Predictions of validation slides, for a path that is not a run.
+        keep_seen: Whether slides are kept that the model was trained on.
 
     Raises:
         RunFolderError: The run is damaged or of a newer format.
@@ -89,7 +92,9 @@ def open_results(path: Path | str, validation: Path | str | None = None) -> Resu
             )
     tables = _fold_tables(place)
     if tables and other is None:
-        return Results(place, tuple(RunFold(table.stem, table) for table in tables))
+        return Results(
+            place, tuple(RunFold(table.stem, table, keep_seen=keep_seen) for table in tables)
+        )
     for one in (place, other):
         if one is not None and one.is_dir() and not is_prediction_folder(one):
             raise PredictionError(
@@ -99,7 +104,8 @@ def open_results(path: Path | str, validation: Path | str | None = None) -> Resu
     # A fold's folder lies in its run's.
     home = place.resolve().parent
     run_of_fold = Run.open(home) if is_run(home) else None
-    return Results(place, (RunFold("0", place, other_validation=other),), run=run_of_fold)
+    fold = RunFold("0", place, other_validation=other, keep_seen=keep_seen)
+    return Results(place, (fold,), run=run_of_fold)
 
 
 def _fold_tables(place: Path) -> list[Path]:

@@ -20,6 +20,7 @@
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -56,6 +57,10 @@ from sgpmil.runs.prediction_folder import (
 _SLIDES = "slides.json"
 
 
+class SeenSlidesWarning(UserWarning):
+    """Some of the slides that are measured were trained on."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFold:
     """A fold on disk: of a run, or a table of predictions that another system wrote.
@@ -65,12 +70,14 @@ class RunFold:
         path: Its folder, or the file of its predictions.
         run: The run it belongs to; None for predictions of other systems.
         other_validation: Predictions of validation slides that lie elsewhere.
+        keep_seen: Whether to measure slides that the model was trained on, too.
     """
 
     name: str
     path: Path
     run: "Run | None" = None
     other_validation: Path | None = None
+    keep_seen: bool = False
 
     @property
     def split(self) -> Fold | None:
@@ -144,7 +151,7 @@ class RunFold:
             SplitError: The splits of the run are damaged.
         """
         self._require_done()
-        test = read_prediction_folder(self.path, damaged)
+        test = self._unseen(read_prediction_folder(self.path, damaged))
         split = None if self.split is None else _spelt(self.split, test)
         if split is not None:
             check_own_test_slides(split, test)
@@ -152,6 +159,30 @@ class RunFold:
         if with_validation and self.has_validation:
             validation = read_prediction_folder(self.validation_path, damaged)
         return TestedFold(self.name, test, validation, split, self.checkpoint)
+
+    def _unseen(self, table: PredictionTable) -> PredictionTable:
+        """Leave out slides that the model was trained on, and say so.
+
+        Raises:
+            PredictionError: It was trained on all of them.
+        """
+        trained = sum(p.seen == "train" for p in table.predictions)
+        if not trained:
+            return table
+        text = f"{trained} of {len(table)} slides of {self.path} were trained on"
+        if self.keep_seen:
+            warnings.warn(f"{text}: results are too good.", SeenSlidesWarning, stacklevel=3)
+            return table
+        if trained == len(table):
+            raise PredictionError(
+                f"Expected slides that the model has not seen, but all {text}. Predict other "
+                "slides, or measure these with --keep-seen."
+            )
+        warnings.warn(
+            f"{text}: left out. --keep-seen measures them, too.", SeenSlidesWarning, stacklevel=3
+        )
+        kept = tuple(p for p in table.predictions if p.seen != "train")
+        return PredictionTable(kept, table.target)
 
     def write(self, test: PredictionTable, validation: PredictionTable | None = None) -> None:
         """Write its predictions; then it is done.

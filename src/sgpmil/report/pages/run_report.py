@@ -48,6 +48,7 @@ class ReportOptions(MaterialOptions):
         coverage: Share of slides whose prediction sets should contain the label.
         temperature_bias: Fit a bias of each class beside the temperature.
         seed: Seed of the bootstrap and of random attention.
+        keep_seen: Measure slides that the model was trained on, too; they are left out else.
         overwrite: Replace an existing report.
     """
 
@@ -58,6 +59,7 @@ class ReportOptions(MaterialOptions):
     coverage: float = 0.9
     temperature_bias: bool = False
     seed: int = 0
+    keep_seen: bool = False
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -66,6 +68,11 @@ class ReportOptions(MaterialOptions):
             raise SettingsError(f"Expected --coverage between 0 and 1, but got {self.coverage:g}.")
         if self.bootstrap < 0:
             raise SettingsError(f"Expected --bootstrap of at least 0, but got {self.bootstrap}.")
+
+    @property
+    def shows_seen(self) -> bool:
+        """Return whether slides that the model was trained on are measured, too."""
+        return self.keep_seen
 
     @property
     def page(self) -> Path:

@@ -1,0 +1,168 @@
+"""Predictions by the folds of a run together, and of slides that they have seen."""
+
+import json
+import shutil
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+
+from sgpmil.bags import read_bags
+from sgpmil.bags.splits import make_kfold
+from sgpmil.errors import CheckpointError, PredictionError, SettingsError
+from sgpmil.evaluation.ensemble import mixture
+from sgpmil.evaluation.predictor import predict
+from sgpmil.models import load_model
+from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
+from sgpmil.runs.predict import PredictOptions, predict_folder
+from sgpmil.runs.prediction_files import read_predictions
+from sgpmil.runs.results import open_results
+from sgpmil.runs.run import SeenSlidesWarning
+from sgpmil.training.cross_validation import cross_validate
+
+SMALL = {"hidden_dim": 4, "attention_dim": 3}
+
+
+def write_bags(folder, count, seed=0, name="s"):
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    for number in range(count):
+        with h5py.File(folder / f"{name}{number:02d}.h5", "w") as file:
+            file["features"] = (rng.normal(size=(5, 4)) + number % 2).astype(np.float32)
+            file["coords"] = np.zeros((5, 2), dtype=np.int64)
+    labels = folder.parent / f"{folder.name}.csv"
+    rows = [f"{name}{number:02d},{'no' if number % 2 else 'yes'}" for number in range(count)]
+    labels.write_text("\n".join(["slide_id,label", *rows]))
+    return labels
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of three folds on twelve slides, their features and labels."""
+    place = tmp_path_factory.mktemp("made")
+    labels = write_bags(place / "features", 12)
+    bags = read_bags(place / "features", labels=labels)
+    folds = make_kfold(bags.label_table(), num_folds=3, val_fraction=0.25, seed=0)
+    training = {"epochs": 2, "device": "cpu"}
+    cross_validate(
+        bags, folds, model="abmil", model_settings=SMALL, training=training, run=place / "run"
+    )
+    return place, folds
+
+
+def options_of(made, out, **values):
+    place, _ = made
+    start = {"features": place / "features", "labels": place / "features.csv", "out": out}
+    return PredictOptions(**(start | values))
+
+
+def test_the_folds_of_a_run_predict_together(made, tmp_path):
+    place, _ = made
+    labels = write_bags(tmp_path / "new", 40, seed=9, name="new")
+    found = predict_folder(
+        options_of(
+            made, tmp_path / "p", model=place / "run", features=tmp_path / "new", labels=labels
+        )
+    )
+    bags = read_bags(tmp_path / "new", labels=labels, classes=("no", "yes"))
+    tables = [predict(load_model(place / "run" / f"fold-{k}")[0], bags) for k in range(3)]
+    stored = read_predictions(tmp_path / "p")
+    for row, own in enumerate(stored.predictions):
+        expected = mixture([table.predictions[row] for table in tables])
+        assert own.slide_id == expected.slide_id
+        np.testing.assert_allclose(own.probs, expected.probs, atol=1e-6)
+        np.testing.assert_allclose(own.std, expected.std, atol=1e-6)
+        assert own.disagreement == pytest.approx(expected.disagreement, abs=1e-6)
+        assert own.disagreement > 0
+        assert own.seen == ""
+    assert "3 folds" in found.notes[0]
+    header = (tmp_path / "p" / "predictions.csv").read_text().splitlines()[0]
+    assert "disagreement" in header
+    assert "seen" not in header
+
+
+def test_slides_that_a_fold_has_seen_are_marked_and_left_out_of_measurements(made, tmp_path):
+    place, folds = made
+    out = tmp_path / "p"
+    found = predict_folder(options_of(made, out, model=place / "run" / "fold-0"))
+    fold = folds[0]
+    parts = {p.slide_id: p.seen for p in read_predictions(out).predictions}
+    expected = {
+        **dict.fromkeys(fold.train, "train"),
+        **dict.fromkeys(fold.val, "validation"),
+        **dict.fromkeys(fold.test, ""),
+    }
+    assert parts == expected
+    counts = f"{len(fold.train)} were trained on and {len(fold.val)} were used in validation"
+    assert any(counts in note for note in found.notes)
+    trained = len(fold.train)
+    with pytest.warns(SeenSlidesWarning, match=f"{trained} of 12 slides .* left out"):
+        evaluation = evaluate_run(EvaluateOptions(predictions=out, bootstrap=0))
+    assert evaluation.assessment.folds[0].slide.num_slides == 12 - trained
+    with pytest.warns(SeenSlidesWarning, match="too good"):
+        evaluation = evaluate_run(EvaluateOptions(predictions=out, bootstrap=0, keep_seen=True))
+    assert evaluation.assessment.folds[0].slide.num_slides == 12
+
+
+def test_a_copy_under_another_name_is_seen_too(made, tmp_path):
+    place, folds = made
+    trained, tested = folds[0].train[0], folds[0].test[0]
+    (tmp_path / "copies").mkdir()
+    shutil.copyfile(place / "features" / f"{trained}.h5", tmp_path / "copies" / "other.h5")
+    shutil.copyfile(place / "features" / f"{tested}.h5", tmp_path / "copies" / "new.h5")
+    predict_folder(
+        options_of(
+            made,
+            tmp_path / "p",
+            model=place / "run" / "fold-0",
+            features=tmp_path / "copies",
+            labels=None,
+        )
+    )
+    parts = {p.slide_id: p.seen for p in read_predictions(tmp_path / "p").predictions}
+    assert parts == {"other": "train", "new": ""}
+
+
+def test_all_slides_trained_on_cannot_be_measured(made, tmp_path):
+    place, folds = made
+    (tmp_path / "trained").mkdir()
+    for slide in folds[0].train:
+        shutil.copy(place / "features" / f"{slide}.h5", tmp_path / "trained")
+    new = {"features": tmp_path / "trained", "labels": None}
+    predict_folder(options_of(made, tmp_path / "p", model=place / "run" / "fold-0", **new))
+    count = len(folds[0].train)
+    with pytest.raises(PredictionError, match=rf"all {count} of {count} slides .* were trained on"):
+        open_results(tmp_path / "p").load()
+
+
+def test_a_run_measures_its_own_test_slides_without_a_word(made):
+    place, _ = made
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate_run(EvaluateOptions(predictions=place / "run", bootstrap=0))
+
+
+def test_a_checkpoint_without_a_run_has_seen_nothing_that_is_known(made, tmp_path):
+    place, _ = made
+    for name in ("checkpoint.safetensors", "checkpoint.json"):
+        shutil.copyfile(place / "run" / "fold-0" / name, tmp_path / name)
+    predict_folder(options_of(made, tmp_path / "p", model=tmp_path / "checkpoint.safetensors"))
+    assert {p.seen for p in read_predictions(tmp_path / "p").predictions} == {""}
+
+
+def test_an_unfinished_run_and_decisions_without_calibration_are_refused(made, tmp_path):
+    place, _ = made
+    shutil.copytree(place / "run", tmp_path / "run")
+    with pytest.raises(SettingsError, match="--calibration"):
+        predict_folder(options_of(made, tmp_path / "p", model=tmp_path / "run", defer=0.1))
+    (tmp_path / "run" / "fold-1" / "predictions.parquet").unlink()
+    with pytest.raises(CheckpointError, match="1 is not"):
+        predict_folder(options_of(made, tmp_path / "p", model=tmp_path / "run"))
+    assert not (tmp_path / "p").exists()
+
+
+def test_the_digests_of_the_slides_are_in_the_run(made):
+    place, folds = made
+    known = json.loads((place / "run" / "slides.json").read_text())
+    assert known.keys() == {*folds[0].train, *folds[0].val, *folds[0].test}
