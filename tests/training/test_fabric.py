@@ -210,6 +210,9 @@ def test_two_processes_train_as_one_with_all_bags_of_a_step(tmp_path):
         assert expected[0, 2] != expected[-1, 2]
         weights, same = (file_weights(f / fold / "checkpoint.safetensors") for f in (two, one))
         for name, value in same.items():
-            torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-12)
+            # Novelty is single precision, whose sums depend on the number of threads.
+            single = name.startswith("novelty.")
+            close = {"rtol": 1e-5, "atol": 1e-6} if single else {"rtol": 1e-9, "atol": 1e-10}
+            torch.testing.assert_close(weights[name], value, **close)
     probs = [Run.open(f / "run").folds["1"].load().test.probs for f in (one, two)]
     np.testing.assert_allclose(probs[0], probs[1], rtol=1e-9)
