@@ -61,6 +61,7 @@ def tiny():
         "num-inducing=5",
         "num_samples=4",
         "prediction_samples=16",
+        "prediction_error=0",
     )
     return [word for size in sizes for word in ("--set", f"model.settings.{size}")]
 

@@ -26,6 +26,7 @@ SMALL = {
     "num_inducing": 7,
     "num_samples": 5,
     "prediction_samples": 20,
+    "prediction_error": 0.0,
     "classifier_scale": None,  # so that a bag of one patch has one probability
 }
 

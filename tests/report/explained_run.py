@@ -51,6 +51,7 @@ def write_run(path, features, model="sgpmil", seed=0):
             "num_inducing": 5,
             "num_samples": 8,
             "prediction_samples": 16,
+            "prediction_error": 0.0,
         },
         "abmil": {},
     }[model]

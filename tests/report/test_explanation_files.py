@@ -302,6 +302,7 @@ def test_patches_that_were_never_chosen_are_a_note(bare, tmp_path):
         "num_inducing": 5,
         "num_samples": 8,
         "prediction_samples": 16,
+        "prediction_error": 0.0,
     }
     untrained = build_model("sgpmil", in_dim=4, num_classes=2, **{**PATCHES, **sizes})
     save_model(untrained, tmp_path / "model" / "checkpoint.safetensors", class_names=CLASSES)

@@ -23,6 +23,7 @@ TINY: dict[str, dict[str, Any]] = {
         "num_inducing": 5,
         "num_samples": 4,
         "prediction_samples": 16,
+        "prediction_error": 0.0,
     },
     "abmil": {"hidden_dim": 8, "attention_dim": 4},
 }

@@ -26,6 +26,7 @@ SIZES = {
     "num_inducing": 5,
     "num_samples": 8,
     "prediction_samples": 16,
+    "prediction_error": 0.0,
 }
 NASTY = "<img src=x onerror=alert(1)>&\"'$x_1$"
 """A name that must not become part of a page, nor a formula."""
