@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from sgpmil.bags.label_kind import doubt_of_classes, plain_numbers
+from sgpmil.bags.label_kind import doubt_of_classes, plain_numbers, spelt_as
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,8 @@ def test_classes_raise_no_doubt(labels, column):
 )
 def test_what_is_no_class_is_told(labels, column, expected):
     assert re.match(expected, doubt_of_classes(labels, column))
+
+
+def test_labels_are_spelt_as_the_classes_of_a_model():
+    assert spelt_as(["1", "0", "2.0"], ["0.0", "1.0", "2"]) == ("1.0", "0.0", "2")
+    assert spelt_as(["1", "low", "high"], ["1.0", "low"]) == ("1.0", "low", "high")

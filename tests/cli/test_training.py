@@ -17,6 +17,7 @@ def trained(sgpmil, slides, tiny, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default::sgpmil.runs.run.SeenSlidesWarning")
 def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     folder, labels = slides
     run, arguments = trained
@@ -57,7 +58,10 @@ def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     assert "label" in err
     again = [run / "fold-0", folder, "--out", predictions, "--overwrite", "--labels", labels]
     assert sgpmil("predict", *again)[0] == 0
-    assert sgpmil("evaluate", predictions)[0] == 0
+    code, _, err = sgpmil("evaluate", predictions)
+    assert code == 0
+    assert "of 20 slides" in " ".join(err.split())
+    assert "trained on: left out" in " ".join(err.split())
 
 
 def test_every_model_is_named_in_the_help():

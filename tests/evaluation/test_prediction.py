@@ -116,19 +116,6 @@ def test_from_samples_against_scipy_and_numpy(seed, num_samples, num_classes):
     np.testing.assert_allclose(prediction.std, deviation, atol=1e-12)
 
 
-def test_repeated_samples_say_no_more_than_once():
-    rng = np.random.default_rng(0)
-    bags = [Prediction.from_samples("a", "a", 0, np.ones((1, 3)) / 3)] * 2
-    samples = rng.dirichlet((1, 2, 3), size=(2, 8))
-    few = np.concatenate([samples[:1, :2]] * 4, axis=1)
-    both, different = np.concatenate([few, samples[1:]]), np.array([2, 8])
-    found = Prediction.from_batch(bags, both, num_different=different)
-    for one, own in zip(found, (samples[0, :2], samples[1]), strict=True):
-        np.testing.assert_allclose(one.probs, own.mean(0))
-        np.testing.assert_allclose(one.std, own.std(0, ddof=1))
-        np.testing.assert_allclose(one.expected_entropy, scipy_entropy(own, axis=1).mean())
-
-
 def test_two_opposite_samples_are_all_model_uncertainty():
     prediction = Prediction.from_samples("s", "c", None, np.array([[1.0, 0.0], [0.0, 1.0]]))
     assert prediction.entropy == pytest.approx(np.log(2))

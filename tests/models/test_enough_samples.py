@@ -76,3 +76,17 @@ def test_huge_bags_get_fewer_samples():
     sizes = sizes_of(MOST_DRAWS // 3200, MOST_DRAWS // 400, MOST_DRAWS)
     found = enough_samples(Coin([0.5, 0.5, 0.5]), sizes, error=0.001)
     assert found.num_different.tolist() == [3200, 400, 100]
+
+
+def test_the_error_is_that_of_the_corrected_probabilities():
+    def draw(doubling, chosen):
+        count = 100 * (2**doubling // 2 or 1)
+        generator = torch.Generator().manual_seed(doubling)
+        odds = 5 + torch.randn(len(chosen), count, 1, generator=generator)
+        return odds * torch.tensor([0.0, 1.0])
+
+    shift = torch.tensor([5.0, 0.0])
+    plain = enough_samples(draw, sizes_of(9), error=0.01)
+    moved = enough_samples(draw, sizes_of(9), error=0.01, corrected=lambda logits: logits + shift)
+    assert plain.num_different.tolist() == [100]
+    assert moved.num_different.tolist() > [100]

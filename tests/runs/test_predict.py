@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -19,6 +20,7 @@ from sgpmil.runs.predict import PredictOptions, predict_folder
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import SeenSlidesWarning
+from sgpmil.runs.seen_slides import SeenSlides
 from sgpmil.training.cross_validation import cross_validate
 
 SMALL = {"hidden_dim": 4, "attention_dim": 3}
@@ -166,3 +168,25 @@ def test_the_digests_of_the_slides_are_in_the_run(made):
     place, folds = made
     known = json.loads((place / "run" / "slides.json").read_text())
     assert known.keys() == {*folds[0].train, *folds[0].val, *folds[0].test}
+
+
+def test_a_fold_that_is_the_current_folder_knows_its_slides(made, tmp_path, monkeypatch):
+    place, folds = made
+    monkeypatch.chdir(place / "run" / "fold-0")
+    seen = SeenSlides.of_model(Path("."))
+    assert set(folds[0].train) <= seen.train
+    assert SeenSlides.of_model(Path("checkpoint.safetensors")) == seen
+
+
+def test_slides_that_were_trained_on_calibrate_nothing(made, tmp_path):
+    place, folds = made
+    (tmp_path / "trained").mkdir()
+    for slide in folds[0].train:
+        shutil.copy(place / "features" / f"{slide}.h5", tmp_path / "trained")
+    new = {"features": tmp_path / "trained", "labels": None}
+    model = place / "run" / "fold-0"
+    predict_folder(options_of(made, tmp_path / "cal", model=model, **new))
+    with pytest.raises(PredictionError, match="calibration slides that the model has not seen"):
+        predict_folder(
+            options_of(made, tmp_path / "p", model=model, calibration=tmp_path / "cal", defer=0.1)
+        )

@@ -34,6 +34,17 @@ def plain_numbers(labels: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def spelt_as(labels: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Spell labels that are a class, or the same number as one, as the classes are spelt.
+
+    Example:
+        >>> spelt_as(["1", "0.0", "low"], ["0.0", "1.0"])
+        ('1.0', '0.0', 'low')
+    """
+    known = {plain_numbers([name])[0]: name for name in classes} | {c: c for c in classes}
+    return tuple(known.get(label, known.get(plain_numbers([label])[0], label)) for label in labels)
+
+
 def doubt_of_classes(labels: Sequence[str], column: str = "") -> str:
     """Say why labels do not look like classes; empty where they do.
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
-from sgpmil.bags.label_kind import plain_numbers
+from sgpmil.bags.label_kind import spelt_as
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.packing import pack_bags
 from sgpmil.bags.readers.formats import BagFile, find_bag_files
@@ -104,12 +104,13 @@ def read_bags(
             "as label_column (--label-column), or, if these are classes, give them in their order "
             "as classes (--classes)."
         )
-    order = None if classes is None else plain_numbers(classes)
-    target = ClassTarget.of([row.label for row in rows], order)
+    texts = [row.label for row in rows]
+    texts = texts if classes is None else list(spelt_as(texts, classes))
+    target = ClassTarget.of(texts, classes)
     return replace(
         dataset,
         case_ids=tuple(row.case_id for row in rows),
-        labels=tuple(target.encode(row.label) for row in rows),
+        labels=tuple(map(target.encode, texts)),
         target=target,
     )
 

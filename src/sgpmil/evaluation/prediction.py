@@ -392,16 +392,8 @@ class Prediction:
         bags: Sequence["NamedSlide"],
         prob_samples: Float[np.ndarray, "B S C"],
         instances: Sequence[InstanceScores | None] | None = None,
-        num_different: Int[np.ndarray, " B"] | None = None,
     ) -> list["Prediction"]:
         """Summarise the samples of several slides at once; see `from_samples`.
-
-        Args:
-            bags: The slides.
-            prob_samples: Their class probabilities for each posterior sample.
-            instances: Scores of their instances.
-            num_different: Number of different samples of each slide, where those of some are
-                repeated; by default all are different.
 
         Raises:
             PredictionError: A sample is not a distribution.
@@ -409,8 +401,8 @@ class Prediction:
         samples = np.asarray(prob_samples, dtype=np.float64)
         _check_samples(samples, bags)
         probs = samples.mean(axis=1)
-        count = np.full(len(bags), samples.shape[1]) if num_different is None else num_different
-        std = samples.std(axis=1) * np.sqrt(count / np.maximum(count - 1, 1))[:, None]
+        several = samples.shape[1] > 1
+        std = samples.std(axis=1, ddof=1) if several else np.zeros_like(probs)
         total, expected = entropy(probs), entropy(samples).mean(axis=1)
         information = np.maximum(0.0, total - expected)
         return [

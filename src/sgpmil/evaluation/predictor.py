@@ -224,13 +224,18 @@ def _finished(
     on_bag: Callable[[str], None] | None,
 ) -> Iterator[Prediction]:
     output, group, target = running.output, running.bags, model.target
-    probs = probabilities(target, model.corrected(output.logits, prevalence)).cpu().numpy()
     scores = None
     if running.single is not None:
         single = model.corrected(running.single, prevalence)
         scores = _scores(replace(running, single=single), target)
-    different = None if output.num_different is None else output.num_different.cpu().numpy()
-    found = Prediction.from_batch(group, probs, scores, different)
+    by_place: dict[int, Prediction] = {}
+    # Repeated samples say nothing, and of many small bags take much memory.
+    for rows, logits in _different_samples(output):
+        probs = probabilities(target, model.corrected(logits, prevalence)).cpu().numpy()
+        some = None if scores is None else [scores[row] for row in rows]
+        summarised = Prediction.from_batch([group[row] for row in rows], probs, some)
+        by_place.update(zip(rows, summarised, strict=True))
+    found = [by_place[row] for row in range(len(group))]
     if running.novelty is not None:
         slides = model.novelty.of_slides(running.novelty, torch.tensor(_bounds(group)))
         found = [
@@ -241,6 +246,19 @@ def _finished(
         yield prediction
         if on_bag is not None:
             on_bag(prediction.slide_id)
+
+
+def _different_samples(
+    output: ModelOutput,
+) -> Iterator[tuple[list[int], Float[torch.Tensor, "_ S C"]]]:
+    """Yield bags with as many different samples each, and these samples."""
+    if output.num_different is None:
+        yield list(range(len(output.logits))), output.logits
+        return
+    numbers = output.num_different.tolist()
+    for number in sorted(set(numbers)):
+        rows = [row for row, own in enumerate(numbers) if own == number]
+        yield rows, output.logits[rows, :number]
 
 
 def _bounds(group: list[Bag]) -> list[int]:

@@ -40,6 +40,7 @@ def enough_samples(
     sizes: Int[Tensor, " B"],
     *,
     error: float,
+    corrected: Callable[[Float[Tensor, "_ S C"]], Float[Tensor, "_ S C"]] = lambda logits: logits,
 ) -> Samples:
     """Double the samples of each bag until its probabilities are exact enough.
 
@@ -51,13 +52,14 @@ def enough_samples(
         sizes: Number of instances of each bag, on the device of the samples.
         error: Standard error of a probability up to which it is exact enough; 0 takes the first
             samples alone.
+        corrected: Turns logits into those that predictions are of.
     """
     wanting = torch.arange(len(sizes), device=sizes.device)
     logits = draw(0, wanting)
     num_different = torch.full_like(sizes, logits.shape[1])
     for doubling in range(1, MOST_DOUBLINGS + 1 if error > 0 else 1):
         wanting = wanting[2 * logits.shape[1] * sizes[wanting] <= MOST_DRAWS]
-        wanting = wanting[standard_error(logits[wanting]) > error]
+        wanting = wanting[standard_error(corrected(logits[wanting])) > error]
         if not len(wanting):
             break
         logits, before = torch.cat([logits, logits], dim=1), logits.shape[1]

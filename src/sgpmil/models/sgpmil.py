@@ -354,7 +354,8 @@ class SGPMIL(MILModel):
             return torch.cat(rounds, dim=1)
 
         error = self.settings.prediction_error if self.is_exact else 0.0
-        return enough_samples(logits_of, bags.segments.bounds.diff(), error=error)
+        sizes = bags.segments.bounds.diff()
+        return enough_samples(logits_of, sizes, error=error, corrected=self.corrected)
 
     def _sample(
         self,

@@ -62,7 +62,8 @@ class SGPMILSettings(ModelSettings):
         prediction_samples: Number of posterior samples in prediction, drawn as pairs of opposite
             noise; 0 takes `num_samples` independent ones.
         prediction_error: Standard error of a bag's probabilities above which its samples are
-            doubled, up to 32 times as many; 0 never doubles them. It needs `scores` by moments.
+            doubled, up to 32 times as many, fewer of slides of over 17,000 patches; 0 never
+            doubles them. It needs `scores` by moments.
         scores: Attention and evidence of instances: ``moments`` of the posterior in closed form,
             where attention is a softmax that is not divided by the bag's size; or ``samples``,
             their mean and standard deviation over samples.

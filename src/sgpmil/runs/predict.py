@@ -188,9 +188,10 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             prevalence=options.prevalence,
             novelty=options.novelty,
         )
-        digests, seen = bags.slide_digests(), SeenSlides.of_model(options.model)
+        seen = SeenSlides.of_model(options.model)
+        digests = bags.slide_digests() if seen else {}
         found = (
-            seen.mark(prediction, digests[prediction.slide_id])
+            seen.mark(prediction, digests.get(prediction.slide_id, ""))
             for prediction in _together(networks, bags, predict, bar.advance)
         )
         table = write_prediction_folder(options.out, found, target, keep_instances=False)
@@ -208,7 +209,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
         *prior,
         *rules.notes(table, decisions),
     )
-    warning = novelty_warning(table, network.novelty.num_slides)
+    warning = novelty_warning(table, _num_training(networks))
     return PredictedFolder(options.out, table, decisions, notes, warning)
 
 
@@ -222,8 +223,18 @@ def _seen_note(table: PredictionTable) -> tuple[str, ...]:
     return (f"Of the {len(table)} slides, {' and '.join(counts)} (column seen).",)
 
 
-_SLIDES_AT_ONCE = 16
-"""Slides that each of several models predicts before the next one does: they are in memory."""
+_INSTANCES_AT_ONCE = 2**15
+"""Instances of slides that each of several models predicts before the next one does."""
+
+
+def _num_training(networks: Sequence[MILModel]) -> int:
+    """Number of training slides that the p-values of novelty are of.
+
+    Those of several models are twice their mean, so that the smallest possible one is that of half
+    as many slides.
+    """
+    fewest = min(network.novelty.num_slides for network in networks)
+    return fewest if len(networks) == 1 else max(0, (1 + fewest) // 2 - 1)
 
 
 def _load_models(options: PredictOptions) -> tuple[MILModel, ...]:
@@ -262,11 +273,15 @@ def _together(
             yield prediction
             on_slide()
         return
-    for start in range(0, len(bags), _SLIDES_AT_ONCE):
-        some = [bags[i] for i in range(start, min(start + _SLIDES_AT_ONCE, len(bags)))]
+    some: list[Bag] = []
+    for number, bag in enumerate(bags, start=1):
+        some.append(bag)
+        if number < len(bags) and sum(b.num_instances for b in some) < _INSTANCES_AT_ONCE:
+            continue
         for each in zip(*[predict(network, some) for network in networks], strict=True):
             yield mixture(each)
             on_slide()
+        some = []
 
 
 def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
@@ -334,7 +349,14 @@ def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
 
 def _read_calibration(options: PredictOptions) -> PredictionTable:
     if options.calibration is not None:
-        return read_predictions(options.calibration)
+        given = read_predictions(options.calibration)
+        unseen = tuple(p for p in given.predictions if p.seen != "train")
+        if not unseen:
+            raise PredictionError(
+                f"Expected calibration slides that the model has not seen, but it was trained on "
+                f"all {len(given)} of {options.calibration}. Predict other slides for it."
+            )
+        return PredictionTable(unseen, given.target)
     model = options.model
     # Weights of another epoch in the same folder did not make the validation predictions.
     folder = model.parent if model.stem == "checkpoint" and model.is_file() else model

@@ -34,6 +34,7 @@ class SeenSlides:
         Args:
             model: A run, the folder of a fold, or a checkpoint in one.
         """
+        model = model.resolve()  # a fold may be the current folder
         try:
             if is_run(model):
                 run = Run.open(model)
@@ -61,6 +62,9 @@ class SeenSlides:
             known(slide for fold in folds for slide in fold.val),
         )
 
+    def __bool__(self) -> bool:
+        return bool(self.train or self.validation)
+
     def mark(self, prediction: Prediction, digest: str) -> Prediction:
         """Note in a prediction whether its slide was seen.
 
@@ -68,7 +72,7 @@ class SeenSlides:
             prediction: The prediction.
             digest: Digest of its bag (`BagDataset.slide_digests`).
         """
-        keys = {clean_slide_id(prediction.slide_id), content_of(digest)}
+        keys = {clean_slide_id(prediction.slide_id), content_of(digest)} - {""}
         seen: Seen = (
             "train" if keys & self.train else "validation" if keys & self.validation else ""
         )
