@@ -126,12 +126,17 @@ def test_a_copy_under_another_name_is_seen_too(made, tmp_path):
     assert parts == {"other": "train", "new": ""}
 
 
+def trained_slides(made, place):
+    """Copy the slides that the first fold was trained on."""
+    (place / "trained").mkdir()
+    for slide in made[1][0].train:
+        shutil.copy(made[0] / "features" / f"{slide}.h5", place / "trained")
+    return place / "trained"
+
+
 def test_all_slides_trained_on_cannot_be_measured(made, tmp_path):
     place, folds = made
-    (tmp_path / "trained").mkdir()
-    for slide in folds[0].train:
-        shutil.copy(place / "features" / f"{slide}.h5", tmp_path / "trained")
-    new = {"features": tmp_path / "trained", "labels": None}
+    new = {"features": trained_slides(made, tmp_path), "labels": None}
     predict_folder(options_of(made, tmp_path / "p", model=place / "run" / "fold-0", **new))
     count = len(folds[0].train)
     with pytest.raises(PredictionError, match=rf"all {count} of {count} slides .* were trained on"):
@@ -179,11 +184,8 @@ def test_a_fold_that_is_the_current_folder_knows_its_slides(made, tmp_path, monk
 
 
 def test_slides_that_were_trained_on_calibrate_nothing(made, tmp_path):
-    place, folds = made
-    (tmp_path / "trained").mkdir()
-    for slide in folds[0].train:
-        shutil.copy(place / "features" / f"{slide}.h5", tmp_path / "trained")
-    new = {"features": tmp_path / "trained", "labels": None}
+    place, _ = made
+    new = {"features": trained_slides(made, tmp_path), "labels": None}
     model = place / "run" / "fold-0"
     predict_folder(options_of(made, tmp_path / "cal", model=model, **new))
     with pytest.raises(PredictionError, match="calibration slides that the model has not seen"):

@@ -1,4 +1,4 @@
-"""Whether a column of labels looks like classes.
+"""Signs that a column of labels holds classes, or something else.
 
 Tables hold ages, survival times and names beside classes, and any of them reads as text. Training
 would take each value for a class of its own.
