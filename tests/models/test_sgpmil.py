@@ -18,6 +18,7 @@ from sgpmil.gp.sampling import SAMPLING_SCHEMES, draw
 from sgpmil.models import build_model
 from sgpmil.models.likelihood import LIKELIHOODS
 from sgpmil.models.pooling import POOLINGS
+from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.sgpmil_settings import SGPMILSettings
 
 from .small import IN_DIM, random_bags, small_model
@@ -289,6 +290,19 @@ def test_another_seed_of_the_samples_moves_no_probability_by_a_hundredth():
             assert len(output.num_different.unique()) > (1 if error else 0)
         found[error] = max((a - b).abs().max() for a in probs for b in probs)
     assert found[0.0] > 0.01 > found[0.002]
+
+
+def test_samples_are_enough_for_the_probabilities_at_the_prevalence():
+    bags = random_bags((30, 12, 7), dtype=torch.float64)
+    samples = {"num_samples": 40, "prediction_samples": 480, "prediction_error": 0.002}
+    model = patch_model(bags, **samples)
+    with torch.no_grad():
+        model.classifier.weight.copy_(torch.tensor([[1.0], [-1.0]]) * SIGNS)
+        balanced = model(BagBatch.pack(bags)).num_different
+        # Of a class that is almost never there, every sample says almost the same.
+        model.shares = ClassShares((0.5, 0.5), (0.5, 0.5), (1 - 1e-12, 1e-12))
+        rare = model(BagBatch.pack(bags)).num_different
+    assert balanced.max() > rare.max()
 
 
 def test_preserved_components_are_principal_components_at_mean_square_distance_one():
