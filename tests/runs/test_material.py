@@ -11,7 +11,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, ExplanationError, SettingsError, SlideError
 from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
-from sgpmil.runs.material import MaterialOptions, read_material, run_facts
+from sgpmil.runs.material import MaterialOptions, find_embeddings, read_material, run_facts
 from sgpmil.runs.run import Run
 from sgpmil.runs.slide_picture import MissingMaterialWarning
 from sgpmil.slides.annotations import open_annotations
@@ -191,3 +191,16 @@ def test_a_run_remembers_where_slides_and_annotations_were_named(run, tmp_path):
     assert not MaterialOptions(run=run).read_material().sources.files
     Run.open(run).sources_path.write_text("{damaged")
     assert not MaterialOptions(run=run).read_material().sources.annotations
+
+
+def test_the_outline_of_a_run_has_its_slides_without_their_patches(run):
+    options = MaterialOptions(run=run)
+    outline, whole = options.read_outline(), options.read_material()
+    assert outline.slide_ids == whole.slide_ids
+    assert all(p.instances is None for _, p in outline.predictions())
+    assert any(p.instances is not None for _, p in whole.predictions())
+    assert outline.bags is None
+    assert whole.bags is not None
+    bags, reason = find_embeddings(outline.run, None, outline.slide_ids)
+    assert bags is not None
+    assert (bags.slide_ids, reason) == (whole.bags.slide_ids, "")

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.labels import clean_slide_id, read_labels
@@ -108,6 +107,16 @@ class MaterialOptions(AnnotationOptions):
         A run remembers the folders that are named here. Those that are not named are where they
         were named before, if they are still there.
         """
+        return self._read_material(with_instances=True)
+
+    def read_outline(self) -> RunMaterial:
+        """Read the run as `read_material`, without scores of patches and without embeddings.
+
+        Those of many slides need not fit in memory; a viewer reads them slide by slide.
+        """
+        return self._read_material(with_instances=False)
+
+    def _read_material(self, *, with_instances: bool) -> RunMaterial:
         run = Run.open(self.run) if is_run(self.run) else None
         known = {} if run is None else run.sources
         before = {name: Path(path) for name, path in known.items() if Path(path).exists()}
@@ -121,6 +130,7 @@ class MaterialOptions(AnnotationOptions):
             nuclei=self.nuclei or before.get("nuclei"),
             mpp=self.mpp,
             keep_seen=self.shows_seen,
+            with_instances=with_instances,
         )
         if run is not None:
             # Annotations read by other rules would label patches differently without them.
@@ -144,6 +154,7 @@ def read_material(
     nuclei: Path | None = None,
     mpp: float | None = None,
     keep_seen: bool = True,
+    with_instances: bool = True,
 ) -> RunMaterial:
     """Read a run, and find the embeddings, slides and annotations that belong to it.
 
@@ -156,6 +167,7 @@ def read_material(
         nuclei: Folder of the slides' nuclei, ``<slide>.json``.
         mpp: Microns per level-0 pixel, for slides whose files do not say.
         keep_seen: Whether predicted slides are kept that the model was trained on.
+        with_instances: Whether to read the scores of the instances and find the embeddings.
 
     Raises:
         SgpmilError: The predictions, or a folder that was named, cannot be read; or no slide file
@@ -170,13 +182,15 @@ def read_material(
             "Resume it: sgpmil train … --resume."
         )
     damaged: dict[str, str] = {}
-    folds = results.load(damaged)
-    if annotations is not None:
+    folds = results.load(damaged, with_instances=with_instances)
+    if annotations is not None and with_instances:
         labeller = InstanceLabeller(annotations, min_coverage)
         folds = tuple(replace(fold, test=labeller.label(fold.test).table) for fold in folds)
     wanted = {slide_id for fold in folds for slide_id in fold.test.slide_ids}
     run = results.run
-    bags, missing = _embeddings({} if run is None else run.data, features, wanted)
+    bags, missing = None, "They were not looked for."
+    if with_instances:
+        bags, missing = find_embeddings(run, features, wanted)
     files = {} if slides is None else find_slide_files(slides, wanted)
     return RunMaterial(
         results.path,
@@ -308,11 +322,23 @@ def _encoders(material: RunMaterial) -> tuple[str, ...]:
     return tuple(sorted({header.encoder for header in headers if header.encoder is not None}))
 
 
-def _embeddings(
-    data: Mapping[str, Any], features: Path | None, wanted: Iterable[str]
+def find_embeddings(
+    run: Run | None, features: Path | None, wanted: Iterable[str]
 ) -> tuple[BagDataset | None, str]:
-    """Open the embeddings of the slides; those that were named must be there."""
-    recorded = data.get("folder")
+    """Open the embeddings of slides; those that were named must be there.
+
+    Args:
+        run: The run, which knows where it found them.
+        features: Their folder, where it is named.
+        wanted: Names of the slides.
+
+    Raises:
+        SgpmilError: The folder that was named cannot be read, or is of other slides.
+
+    Returns:
+        The embeddings, or None and the reason why there are none.
+    """
+    recorded = None if run is None else run.data.get("folder")
     folder = features or (None if recorded is None else Path(recorded))
     if folder is None:
         return None, "It is not known where the embeddings lie: name them with --features."

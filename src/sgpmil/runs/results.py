@@ -30,15 +30,23 @@ class Results:
     unfinished: tuple[str, ...] = ()
     run: Run | None = None
 
-    def load(self, damaged: dict[str, str] | None = None) -> tuple[TestedFold, ...]:
+    def load(
+        self, damaged: dict[str, str] | None = None, *, with_instances: bool = True
+    ) -> tuple[TestedFold, ...]:
         """Read all folds into memory, with validation slides and the scores of the instances.
+
+        Args:
+            damaged: Takes the reason of each slide whose instance scores cannot be read.
+            with_instances: Whether to read the scores of the instances, too.
 
         Raises:
             PredictionError: A file is damaged, or the predictions of a fold are not of its own
                 test slides.
             SplitError: The splits of the run are damaged.
         """
-        return tuple(fold.load(damaged=damaged) for fold in self.folds)
+        return tuple(
+            fold.load(damaged=damaged, with_instances=with_instances) for fold in self.folds
+        )
 
     def evaluate(self) -> tuple[FoldPredictions, ...]:
         """Evaluate all folds one after another, to compare them with those of other runs.

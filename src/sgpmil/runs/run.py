@@ -21,10 +21,10 @@
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +136,17 @@ class RunFold:
         return read_slide_scores(self.path, slide_id)
 
     def load(
-        self, *, with_validation: bool = True, damaged: dict[str, str] | None = None
+        self,
+        *,
+        with_validation: bool = True,
+        with_instances: bool = True,
+        damaged: dict[str, str] | None = None,
     ) -> TestedFold:
         """Read everything into memory, with the scores of the instances.
 
         Args:
             with_validation: Whether to read the validation slides, too.
+            with_instances: Whether to read the scores of the instances, too.
             damaged: Takes the reason of each slide whose instance scores cannot be read, which
                 then has none; without it they are an error.
 
@@ -151,13 +156,15 @@ class RunFold:
             SplitError: The splits of the run are damaged.
         """
         self._require_done()
-        test = self._unseen(read_prediction_folder(self.path, damaged))
+        whole = partial(read_prediction_folder, damaged=damaged)
+        read: Callable[[Path], PredictionTable] = whole if with_instances else read_predictions
+        test = self._unseen(read(self.path))
         split = None if self.split is None else _spelt(self.split, test)
         if split is not None:
             check_own_test_slides(split, test)
         validation = None
         if with_validation and self.has_validation:
-            validation = read_prediction_folder(self.validation_path, damaged)
+            validation = read(self.validation_path)
         return TestedFold(self.name, test, validation, split, self.checkpoint)
 
     def _unseen(self, table: PredictionTable) -> PredictionTable:

@@ -12,6 +12,7 @@ from matplotlib.image import AxesImage
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
+from sgpmil.explanation.colour_scales import COLOUR_SCALES, colour_range
 from sgpmil.explanation.map_layers import (
     LayerKind,
     MapLayer,
@@ -39,19 +40,8 @@ from sgpmil.report.figures.map_drawing import (
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import Int
 
-_COLOURS: dict[LayerKind, str] = {
-    "attention": "Reds",
-    "attention_std": "Blues",
-    "evidence": "PuOr_r",
-    "evidence_std": "Blues",
-    "single": "PuOr_r",
-    "single_std": "Blues",
-    "novelty": "Greens",
-}
 _MOST_PIXELS = 1_000_000
 """Pixels of a map in a figure: more than the figure itself has there."""
-_LEAST_NOVELTY_END = 2.0
-"""Least upper end of the colours of novelty, which begin at 1."""
 _GROUND_STRETCH = 3.0
 """Limit of the grey attention beneath marks, in limits of the attention map: it stays pale."""
 
@@ -166,7 +156,7 @@ class _LayerDrawing:
         title = self.look.titles.get(layer.kind, layer.title)
         prepare_axes(axes, self.view, title, self.look.text)
         draw_slide(axes, self.picture, pale=True)
-        image = self.heat(axes, layer, _COLOURS[layer.kind])
+        image = self.heat(axes, layer, COLOUR_SCALES[layer.kind].name)
         draw_outlines(axes, self.picture)
         if bar:
             unit = layer.unit if self.look.has_words else ""
@@ -174,11 +164,9 @@ class _LayerDrawing:
         return image
 
     def heat(self, axes: Axes, layer: MapLayer, colours: str, stretch: float = 1.0) -> AxesImage:
-        end = stretch * (self.ends.of(layer.kind) if self.scale == "absolute" else 1.0)
-        norm = Normalize(-end if layer.is_signed else 0.0, end)
-        if layer.kind == "novelty" and self.scale == "absolute":
-            # Ordinary patches stay pale, so that a slide without novel ones is.
-            norm = Normalize(1.0, max(_LEAST_NOVELTY_END, end))
+        limits = self.ends if self.scale == "absolute" else None
+        low, high = colour_range(layer.kind, limits, is_signed=layer.is_signed)
+        norm = Normalize(stretch * low, stretch * high)
         drawn = score_map(*self.place, layer.values, most_pixels=_MOST_PIXELS)
         has_slide = self.picture.pixels is not None
         return draw_heat(axes, drawn, colours, norm, over_slide=has_slide)

@@ -10,13 +10,18 @@ from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.explanation.confidence import (
+    ConfidenceWords,
+    SlideSet,
+    confidence_words,
+    has_posterior,
+    run_sets,
+)
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind, contrasting_patches
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.maps import patch_side
 from sgpmil.explanation.slide_explanation import SlideExplanation
 from sgpmil.report.pages.blocks import ClassBar
-from sgpmil.report.pages.checks import has_posterior
-from sgpmil.report.pages.confidence import ConfidenceWords, SlideSet, confidence_words, run_sets
 from sgpmil.report.pages.texts import counted
 from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
 from sgpmil.runs.slide_picture import SlidePicture

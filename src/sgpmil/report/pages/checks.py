@@ -9,7 +9,7 @@ import numpy as np
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
-from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
+from sgpmil.explanation.confidence import has_posterior
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.report.pages.blocks import Check, CheckList
 from sgpmil.report.pages.texts import counted, format_number
@@ -20,7 +20,7 @@ _SMALL_SHARE = 0.1
 _FEW_SLIDES = 20
 _LARGE_ECE = 0.1
 _ZERO = 1e-9
-"""Spreads of equal samples are of rounding size."""
+"""Differences of equal scores are of rounding size."""
 _ORDER = ("warning", "note", "pass")
 
 
@@ -47,13 +47,6 @@ def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | 
         *_slides(material, facts),
     )
     return CheckList(tuple(sorted(checks, key=lambda check: _ORDER.index(check.mark))))
-
-
-def has_posterior(material: RunMaterial) -> bool:
-    """Check whether the predictions of a run have a posterior spread other than zero."""
-    spreads = [slide_uncertainty(fold.test, "std") for fold in material.folds if len(fold.test)]
-    values = np.concatenate(spreads) if spreads else np.zeros(0)
-    return bool(len(values) and not np.isnan(values).any() and (values > _ZERO).any())
 
 
 def _finished(material: RunMaterial) -> Check:

@@ -13,10 +13,10 @@ from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.explanation.confidence import has_posterior, run_sets
 from sgpmil.explanation.run_explanation import ExplainOptions, explain
 from sgpmil.report.pages.blocks import Block, Check, CheckList, KeyFigure, Prose, Section, Table
-from sgpmil.report.pages.checks import has_posterior, run_checks
-from sgpmil.report.pages.confidence import run_sets
+from sgpmil.report.pages.checks import run_checks
 from sgpmil.report.pages.performance import (
     calibration_section,
     error_section,

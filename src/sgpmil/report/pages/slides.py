@@ -8,6 +8,7 @@ from urllib.parse import quote
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.explanation.confidence import SlideSet
 from sgpmil.explanation.prototypes import PrototypeExplanation, PrototypeSummary
 from sgpmil.explanation.run_explanation import Explanation
 from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
@@ -25,7 +26,6 @@ from sgpmil.report.pages.blocks import (
     photo_image,
 )
 from sgpmil.report.pages.case_page import case_name
-from sgpmil.report.pages.confidence import SlideSet
 from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunMaterial
 

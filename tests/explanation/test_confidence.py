@@ -11,7 +11,7 @@ from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import decide
-from sgpmil.report.pages.confidence import (
+from sgpmil.explanation.confidence import (
     SlideSet,
     confidence_words,
     run_sets,

@@ -13,7 +13,7 @@ from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
-from sgpmil.report.pages.texts import counted
+from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.prediction_folder import read_prediction_sets
 
@@ -29,7 +29,14 @@ MODEL_SHARE = (0.1, 0.3)
 """Shares of the entropy that lie in the model: up to the first little, from the second much."""
 
 _ROUNDING = 1e-9
-"""0.95 − 2 · 0.025 is a little less than 0.9 in floating point."""
+"""0.95 − 2 · 0.025 is a little less than 0.9 in floating point; spreads of equal samples too."""
+
+
+def has_posterior(material: RunMaterial) -> bool:
+    """Check whether the predictions of a run have a posterior spread other than zero."""
+    spreads = [slide_uncertainty(fold.test, "std") for fold in material.folds if len(fold.test)]
+    values = np.concatenate(spreads) if spreads else np.zeros(0)
+    return bool(len(values) and not np.isnan(values).any() and (values > _ROUNDING).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +264,11 @@ def _calibrated(
     found = predictor.sets(test)
     known = {p.slide_id for p in validation.predictions}
     known |= {p.case_id for p in validation.predictions if p.case_id}
+    num = len(validation)
     promise = (
         f"Sets made so hold the true class of about {predictor.coverage:.0%} of slides like the "
-        f"{counted(len(validation), 'validation slide')} of this fold, which they were calibrated "
-        "on; for slides of another kind (scanner, stain, hospital) nothing is promised."
+        f"{num:,} validation {'slide' if num == 1 else 'slides'} of this fold, which they were "
+        "calibrated on; for slides of another kind (scanner, stain, hospital) nothing is promised."
     )
     sets = []
     for prediction, names, empty in zip(
