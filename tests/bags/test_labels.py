@@ -112,7 +112,7 @@ def test_published_labels(shared_data, name, count, classes):
 
 def test_published_gleason_labels_are_ambiguous(shared_data):
     path = shared_data / "sicapv2" / "wsi_labels.csv"
-    with pytest.raises(LabelError, match=r"Gleason_primary.*--label-column"):
+    with pytest.raises(LabelError, match=r"Gleason_primary.*`label_column`"):
         read_labels(path)
     assert len(read_labels(path, label_column="Gleason_primary")) > 30
 
@@ -137,12 +137,12 @@ def test_slide_column(columns, expected):
 def test_given_column_wins_and_must_exist():
     table = _table("slide_id", "image")
     assert find_column(table, "slide", "image ") == "image"
-    with pytest.raises(LabelError, match=r"'wsi'.*slide_id, image.*--slide-column"):
+    with pytest.raises(LabelError, match=r"'wsi'.*slide_id, image.*`slide_column`"):
         find_column(table, "slide", "wsi")
 
 
 def test_patients_alone_hint_at_the_slide_table():
-    with pytest.raises(LabelError, match="--slide-table"):
+    with pytest.raises(LabelError, match="`slide_table`"):
         find_column(_table("PATIENT", "KRAS"), "slide")
 
 
@@ -153,7 +153,7 @@ def test_label_column():
 
 
 def test_ambiguous_label_column_names_columns_and_option():
-    with pytest.raises(LabelError, match=r"slide_id, g1, g2 .*--label-column"):
+    with pytest.raises(LabelError, match=r"slide_id, g1, g2 .*`label_column`"):
         find_label_column(_table("slide_id", "g1", "g2"))
-    with pytest.raises(LabelError, match="Correct --label-column"):
+    with pytest.raises(LabelError, match="Correct `label_column`"):
         find_label_column(_table("slide_id", "g1"), "g3")

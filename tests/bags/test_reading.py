@@ -95,7 +95,7 @@ def test_only_empty_slides(tmp_path, write_trident):
 
 def test_damaged_file(folder, labels):
     (folder / "b.h5").write_bytes(b"damaged")
-    with pytest.raises(BagError, match=r"1 of 3 that are not: 'b'.*--skip-bad.*b\.h5"):
+    with pytest.raises(BagError, match=r"1 of 3 that are not: 'b'.*`on_bad=.skip.`.*b\.h5"):
         read_bags(folder, labels)
     with pytest.warns(SkippedSlideWarning, match=r"1 of 3 slides are not usable"):
         assert read_bags(folder, labels, on_bad="skip").slide_ids == ("a", "c")

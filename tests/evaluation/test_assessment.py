@@ -124,7 +124,7 @@ def test_impossible_requests(folds):
     with pytest.raises(SettingsError, match=r"between 0 and 1, .* but got 90"):
         assess(folds, options=AssessmentOptions(coverage=90.0))
     asked = AssessmentOptions(instances=InstanceOptions(threshold="best_on_test"))
-    with pytest.raises(SettingsError, match="instance labels for --best-on-test"):
+    with pytest.raises(SettingsError, match="instance labels for `best_on_test=True`"):
         assess([TestedFold("0", table("x"))], options=asked)
 
 

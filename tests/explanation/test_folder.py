@@ -19,7 +19,7 @@ def test_it_is_gone_on_with_only_as_it_began(tmp_path):
     assert kept.read_text() == "a map"
     open_explanation(place, {"scale": "rank", "mpp": 0.25}, overwrite=True)
     assert not kept.exists()
-    with pytest.raises(ExplanationError, match="--overwrite"):
+    with pytest.raises(ExplanationError, match="`overwrite=True`"):
         open_explanation(place, {"scale": "rank", "mpp": 0.5})
 
 

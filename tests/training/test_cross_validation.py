@@ -620,7 +620,7 @@ def test_a_gpu_without_memory_is_told_of_in_a_sentence(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee ...")
 
     monkeypatch.setattr(PlainEngine, "epoch", full)
-    with pytest.raises(TrainingError, match=r"2 GiB.*--folds-at-once 1") as caught:
+    with pytest.raises(TrainingError, match=r"2 GiB.*`folds_at_once=1`") as caught:
         run_at_once(None, at_once=1)
     assert "\n" not in str(caught.value)
 

@@ -223,15 +223,15 @@ def find_column(table: TextTable, what: _What, given: str | None = None) -> str:
         return str(found)
     columns = f"but got the columns {', '.join(table.columns)} ({table.path})."
     if given is not None:
-        raise LabelError(f"Expected a column '{found}', {columns} Correct --{what}-column.")
+        raise LabelError(f"Expected a column '{found}', {columns} Correct `{what}_column`.")
     hint = (
-        " Where labels are given to patients, add --slide-table."
+        " Where labels are given to patients, add `slide_table`."
         if what == "slide" and _usual_column(table, "case") is not None
         else ""
     )
     raise LabelError(
         f"Expected a column of {what}s such as '{_USUAL[what][0]}', {columns} "
-        f"Name it with --{what}-column.{hint}"
+        f"Name it with `{what}_column`.{hint}"
     )
 
 
@@ -259,7 +259,7 @@ def find_label_column(
         return usual or left[0]
     raise LabelError(
         f"Expected a column 'label', but got the columns {', '.join(table.columns)} "
-        f"({table.path}). Name the one to learn with --label-column."
+        f"({table.path}). Name the one to learn with `label_column`."
     )
 
 
@@ -295,7 +295,7 @@ def _as_table(rows: list[LabelRow], path: Path, column: str) -> LabelTable:
     if not known:
         raise LabelError(
             f"Expected at least one slide with a label, but got none in {len(rows)} rows ({path}). "
-            "Fill the column of labels, or name another with --label-column."
+            "Fill the column of labels, or name another with `label_column`."
         )
     return LabelTable(
         slide_ids=tuple(row.slide_id for row in known),

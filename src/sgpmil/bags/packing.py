@@ -71,7 +71,7 @@ def _refuse_taken(path: Path, overwrite: bool) -> None:
         if not overwrite:
             raise BagError(
                 f"Expected a new folder, but there is a packed store already ({path}). "
-                "Choose another folder, or replace it with --overwrite."
+                "Choose another folder, or replace it with `overwrite=True`."
             )
     elif path.exists() and (path.is_file() or any(path.iterdir())):
         raise BagError(

@@ -101,8 +101,7 @@ def read_bags(
         column = f" in the column '{labels.column}'" if labels.column else ""
         raise LabelError(
             f"Expected classes{column}, but {labels.doubt} ({where}). Name the column of classes "
-            "as label_column (--label-column), or, if these are classes, give them in their order "
-            "as classes (--classes)."
+            "as `label_column`, or, if these are classes, give them in their order as `classes`."
         )
     texts = [row.label for row in rows]
     texts = texts if classes is None else list(spelt_as(texts, classes))
@@ -224,7 +223,7 @@ def _bad_message(bad: list[tuple[str, str]], count: int) -> str:
     return (
         f"Expected usable bags, but got {len(bad)} of {count} that are not: "
         f"{listed([slide_id for slide_id, _ in bad])}. Extract them again, or leave them out "
-        f'with on_bad="skip" (--skip-bad). The first: {bad[0][1]}'
+        f'with `on_bad="skip"`. The first: {bad[0][1]}'
     )
 
 
@@ -279,7 +278,7 @@ def _match(
     if not labelled:
         raise LabelError(
             f"Expected labels of slides such as '{dataset.slide_ids[0]}', but got only such as "
-            f"{listed(table.slide_ids, 1)} ({where}). Name another column with --slide-column."
+            f"{listed(table.slide_ids, 1)} ({where}). Name another column with `slide_column`."
         )
     unlabelled = [slide_id for slide_id in dataset.slide_ids if slide_id not in table]
     present = {*dataset.slide_ids, *unusable}
@@ -296,7 +295,7 @@ def _match(
         raise LabelError(
             f"Expected a label for every slide and a slide for every label, but got {problems} "
             f"({where}). Correct the table, or leave them out with "
-            'on_mismatch="skip" (--skip-missing).'
+            '`on_mismatch="skip"`.'
         )
     if problems:
         warnings.warn(f"Left out: {problems} ({where}).", SkippedSlideWarning, stacklevel=3)

@@ -82,7 +82,7 @@ def write_splits(folds: Sequence[Fold], folder: Path, *, overwrite: bool = False
         if present and not overwrite:
             raise SplitError(
                 f"Expected a folder without splits, but got {len(present)} split files ({folder}). "
-                "Choose another folder, or replace them with --overwrite."
+                "Choose another folder, or replace them with `overwrite=True`."
             )
         written = {folder / f"splits_{k}.csv": fold for k, fold in enumerate(folds)}
         for path, fold in written.items():

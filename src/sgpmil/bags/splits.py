@@ -178,7 +178,7 @@ def _known_part(fold: Fold, table: LabelTable, allow_missing: bool) -> Fold:
         raise SplitError(
             f"Expected slides of the label table, but fold {fold.name} names {len(unknown)} it "
             f"does not have: {listed(unknown)}. Add their labels, or leave them out "
-            "(--skip-missing)."
+            "(`allow_missing=True`)."
         )
     if unknown:
         warnings.warn(
@@ -219,7 +219,7 @@ def _check_cases(fold: Fold, case_of: dict[str, str], on_shared: Literal["error"
         if on_shared == "error":
             raise SplitError(
                 f"Expected each patient in one part, but {found}. Move their slides together, "
-                'or accept the leak: on_shared_case="warn", --shared-case warn.'
+                'or accept the leak: `on_shared_case="warn"`.'
             )
         warnings.warn(found + ".", SharedCaseWarning, stacklevel=3)
 

@@ -180,7 +180,9 @@ def make_splits(options: SplitOptions) -> tuple[LabelTable, tuple[Fold, ...]]:
         folds = read_splits(options.check, table)
         return table, check_folds(folds, table, on_shared_case=options.shared_case)
     if options.out is None:
-        raise SettingsError("Expected --out FOLDER to write folds to, or --check SPLITS.")
+        raise SettingsError(
+            "Expected a folder to write folds to (`out`), or splits to check (`check`)."
+        )
     if options.monte_carlo:
         made = make_monte_carlo(
             table,

@@ -37,6 +37,7 @@ from sgpmil.experiments.uncertainty_table import (
     spreads,
     write_tables,
 )
+from sgpmil.options import as_flags
 
 app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
 
@@ -229,5 +230,5 @@ def _report(errors: dict[str, str]) -> None:
         return
     typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
     for job, error in errors.items():
-        typer.echo(f"  {job}: {error}", err=True)
+        typer.echo(as_flags(f"  {job}: {error}"), err=True)
     raise typer.Exit(1)

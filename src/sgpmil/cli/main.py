@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 import sgpmil
 from sgpmil.errors import SgpmilError
+from sgpmil.options import as_flags
 from sgpmil.processes import repeat_lost_interrupts
 
 _INTERRUPTED = 130
@@ -110,7 +111,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except SgpmilError as error:
         if debug:
             raise
-        _stop(str(error), 2)
+        _stop(as_flags(str(error)), 2)
     except KeyboardInterrupt:
         _say_interrupted(given)
         _leave(is_program=arguments is None)
@@ -183,4 +184,4 @@ def _show_warning(
     """Print our warnings as sentences; leave out the libraries' own."""
     del lineno, file, line
     if "sgpmil" in Path(filename).parts or category.__module__.startswith("sgpmil"):
-        typer.secho(f"Warning: {message}", fg="yellow", err=True)
+        typer.secho(as_flags(f"Warning: {message}"), fg="yellow", err=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,13 +11,22 @@ from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES, SCORES
 from sgpmil.evaluation.summary import MetricSummary
 from sgpmil.models import BUILT_IN
+from sgpmil.options import as_flags
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.results import Results
 
 MODEL_NAMES = f"{', '.join(BUILT_IN)}, or a plug-in's"
 """Names of the models of this package."""
 
-console = Console(soft_wrap=True, markup=False, highlight=False)
+
+class _ShellConsole(Console):
+    """A console that names options as flags."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(as_flags(one) if isinstance(one, str) else one for one in objects), **how)
+
+
+console = _ShellConsole(soft_wrap=True, markup=False, highlight=False)
 
 
 def metric_name(name: str) -> str:
@@ -73,7 +83,7 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, as_flags(value))
     console.print(table)
 
 
@@ -89,7 +99,7 @@ def grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
         # In a narrow terminal nothing is cut off: long cells are folded, names stay whole.
         table.add_column(name, no_wrap=number == 0, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(as_flags, row))
     console.print(table)
 
 

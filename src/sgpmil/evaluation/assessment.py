@@ -156,7 +156,7 @@ def assess(
         )
     if not folds:
         raise PredictionError(
-            "Expected at least one finished fold, but got none. Continue the run (--resume)."
+            "Expected at least one finished fold, but got none. Continue the run (`resume=True`)."
         )
     instances = _instances(folds, annotations, chosen)
     pairs = [(fold.test, fold.validation) for fold in folds]
@@ -203,8 +203,8 @@ def _instances(
     if annotations is None and not has_labels:
         if options.instances.threshold == "best_on_test":
             raise SettingsError(
-                "Expected instance labels for --best-on-test, but there are none. Give "
-                "--annotations, or leave it out."
+                "Expected instance labels for `best_on_test=True`, but there are none. Give "
+                "`annotations`, or leave it out."
             )
         return None
     return evaluate_instances(

@@ -111,7 +111,7 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
     """
     if not folds:
         raise PredictionError(
-            "Expected at least one finished fold, but got none. Continue the run (--resume)."
+            "Expected at least one finished fold, but got none. Continue the run (`resume=True`)."
         )
     has_instances = any(fold.instance is not None for fold in folds)
     metrics = (*SLIDE_METRICS, *(INSTANCE_METRICS if has_instances else ()))

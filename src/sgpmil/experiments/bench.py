@@ -397,7 +397,9 @@ def bench_models(options: BenchOptions, *, show_progress: bool = False) -> Bench
     """
     path = options.out / "bench.json"
     if path.exists() and not options.overwrite:
-        raise RunFolderError(f"{options.out} holds a bench already. Replace it with --overwrite.")
+        raise RunFolderError(
+            f"{options.out} holds a bench already. Replace it with `overwrite=True`."
+        )
     device = compute_device(options.device)
     for name in options.model:
         resolve_settings(name, {})  # refuses unknown names

@@ -126,7 +126,7 @@ class StudyPlan:
             if old != new:
                 raise RunFolderError(
                     f"Expected {name} {_shown(old)} as in the results in {out}, but got "
-                    f"{_shown(new)}. Choose another folder with --out."
+                    f"{_shown(new)}. Choose another folder with `out`."
                 )
         return StudyPlan(tuple(dict.fromkeys((*self.jobs, *(f.key for f in files)))), conditions)
 
@@ -163,7 +163,7 @@ def unfinished(files: Sequence[JobFile], out: Path, overwrite: bool) -> list[Job
         more = f" ({len(differing) - 1} more jobs differ)" if len(differing) > 1 else ""
         raise RunFolderError(
             f"Expected results of the present settings in {out}, but {differing[0]}{more}. "
-            "Run these jobs again with --overwrite, or choose another folder with --out."
+            "Run these jobs again with `overwrite=True`, or choose another folder with `out`."
         )
     return todo
 
@@ -229,7 +229,7 @@ def run_all(
         SettingsError: The number of processes is below 1.
     """
     if processes < 1:
-        raise SettingsError(f"Expected at least one process (--jobs), but got {processes}.")
+        raise SettingsError(f"Expected at least one process (`jobs`), but got {processes}.")
     if processes > 1 and len(jobs) > 1:
         _run_in_processes(start, jobs, min(processes, len(jobs)), on_change, on_done, on_death)
         return

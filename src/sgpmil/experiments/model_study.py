@@ -159,7 +159,7 @@ def choose_sets(data: Path, names: Sequence[str] = ()) -> list[str]:
     for name in names:
         if name not in MODEL_SETS:
             raise SettingsError(
-                f"Expected data sets (--set) among {', '.join(MODEL_SETS)}, but got '{name}'."
+                f"Expected data sets (`sets`) among {', '.join(MODEL_SETS)}, but got '{name}'."
             )
     if not data.is_dir():
         raise BagError(f"Expected a folder of data sets at {data}, but there is none.")
@@ -185,7 +185,7 @@ def choose_models(names: Sequence[str] = ()) -> list[str]:
     for name in names:
         if name not in list_models():
             raise SettingsError(
-                f"Expected models (--model) among {', '.join(list_models())}, but got '{name}'."
+                f"Expected models (`model`) among {', '.join(list_models())}, but got '{name}'."
             )
     return [name for name in list_models() if not names or name in names]
 

@@ -209,7 +209,7 @@ def _markdown(rows: Sequence[TableRow], plan: StudyPlan) -> str:
         "# Models on real data",
         "",
         "Mean ± standard deviation over the runs' test bags, every model with its own published "
-        "training" + (f" but for the epochs (--epochs {epochs})." if epochs is not None else "."),
+        "training" + (f" but for the epochs, which are {epochs}." if epochs is not None else "."),
         "Runs are counted as finished, of those asked for. (at chance): within two standard "
         "errors of .5. Seconds with ~ are of processes that ran side by side.",
     ]

@@ -124,7 +124,7 @@ def load_recipe(
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals:
-            raise SettingsError(f"Expected --set KEY=VALUE, but got '{text}'.")
+            raise SettingsError(f"Expected `assignments` as KEY=VALUE, but got '{text}'.")
         _assign(content, key, parse_value(value, text))
     training = content.get("training")
     if isinstance(training, dict) and isinstance(training.get("precision"), int):
@@ -236,7 +236,7 @@ def _first_problem(error: ValidationError, path: Path | str | None) -> str:
     if problem["type"] == "missing" and key in ("data", "data.features"):
         return (
             f"Expected bags to train on (data.features){where}, but got none. Give a folder with "
-            "--features, or a recipe with --recipe."
+            "`features`, or a recipe with `recipe`."
         )
     if problem["type"] == "missing":
         return f"Expected a value for '{key}', but got none{where}."

@@ -299,7 +299,7 @@ class _TrainAndTest:
 
 
 def _note_death(out: Path, job: FiledJob) -> str:
-    error = "Its process was killed, perhaps because memory ran out: use fewer --jobs."
+    error = "Its process was killed, perhaps because memory ran out: use fewer `jobs`."
     job.file.write(out, {"status": "failed", "error": error})
     return error
 

@@ -152,7 +152,7 @@ def train(
         SgpmilError: The data do not fit, or the run exists.
     """
     if options.devices < 1:
-        raise SettingsError(f"Expected --devices of at least 1, but got {options.devices}.")
+        raise SettingsError(f"Expected `devices` of at least 1, but got {options.devices}.")
     recipe = options.load_recipe()
     bags, folds = read_data(recipe.data)
     on_data(recipe, bags, folds)
@@ -181,7 +181,7 @@ def write_starter_recipe(path: Path, *, overwrite: bool = False) -> None:
         SettingsError: The file exists.
     """
     if path.exists() and not overwrite:
-        raise SettingsError(f"{path} exists already. Replace it with --overwrite.")
+        raise SettingsError(f"{path} exists already. Replace it with `overwrite=True`.")
     write_text(path, starter_recipe())
 
 
@@ -191,7 +191,7 @@ def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
     if not bags.target.names:
         raise SettingsError(
             f"Expected labels for the bags of {data.features}, but there are none. "
-            "Give a table with --labels."
+            "Give a table with `labels`."
         )
     table = bags.label_table()
     if data.splits is not None:

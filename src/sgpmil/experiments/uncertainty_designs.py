@@ -185,7 +185,7 @@ def parse_design(text: str) -> Design:
     for one in re.split(r",(?![^\[]*\])", values) if values else ():
         key, equals, value = (word.strip() for word in one.partition("="))
         if not (name and colon and equals and key):
-            raise SettingsError(f"Expected --design NAME:key=value,..., but got '{text}'.")
+            raise SettingsError(f"Expected `design` as NAME:key=value,..., but got '{text}'.")
         section, _, inner = key.replace("-", "_").rpartition(".")
         if not section and inner in _OWN_KEYS:
             content[inner] = parse_value(value, text)

@@ -129,11 +129,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise SettingsError(f"Expected seeds such as 0-9 or 0,3,5 (--seeds), but got '{text}'.")
+            raise SettingsError(f"Expected seeds such as 0-9 or 0,3,5 (`seeds`), but got '{text}'.")
         found += range(int(first), int(last or first) + 1)
     if not 0 < len(found) <= _MOST_SEEDS or max(found) >= _MOST_SEEDS:
         raise SettingsError(
-            f"Expected seeds from 0 to {_MOST_SEEDS - 1} (--seeds), but got '{text}'."
+            f"Expected seeds from 0 to {_MOST_SEEDS - 1} (`seeds`), but got '{text}'."
         )
     return tuple(dict.fromkeys(found))
 
@@ -166,12 +166,12 @@ def choose_uncertainty_sets(options: UncertaintyOptions) -> list[str]:
     for name in options.sets:
         if name not in known:
             raise SettingsError(
-                f"Expected data sets (--set) among {', '.join(known)}, but got '{name}'."
+                f"Expected data sets (`sets`) among {', '.join(known)}, but got '{name}'."
             )
         if name != _PHANTOMS and not _is_there(name, options.data):
             raise BagError(
                 f"Expected the data of '{name}' at {options.data / known[name].place}, but there "
-                "are none. Give the folder that holds them with --data."
+                "are none. Give the folder that holds them with `data`."
             )
     if options.sets:
         return [name for name in known if name in options.sets]

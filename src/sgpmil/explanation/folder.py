@@ -131,7 +131,7 @@ def open_explanation(
         if not (path / _RECORD).exists():
             raise ExplanationError(
                 f"Expected an explanation or an empty folder at {path}, but it holds something "
-                "else. Name another with --out."
+                "else. Name another with `out`."
             )
         if overwrite:
             (path / _LIMITS).unlink(missing_ok=True)
@@ -176,17 +176,17 @@ def _refuse_others(path: Path, wanted: Mapping[str, Any]) -> None:
     except (OSError, ValueError, AttributeError) as error:
         raise ExplanationError(
             f"Expected what an explanation was made of in {path / _RECORD}, but it cannot be read "
-            f"({error}). Make it again with --overwrite."
+            f"({error}). Make it again with `overwrite=True`."
         ) from error
     if "predictions" in differing:
         raise ExplanationError(
             f"{path} explains other predictions: the run has changed since. Make it again with "
-            "--overwrite."
+            "`overwrite=True`."
         )
     if differing:
         name = differing[0]
         raise ExplanationError(
             f"{path} holds an explanation of other settings ({name} is {found.get(name)!r} there, "
-            f"and {wanted[name]!r} here). Replace it with --overwrite, or name another folder "
-            "with --out."
+            f"and {wanted[name]!r} here). Replace it with `overwrite=True`, or name another folder "
+            "with `out`."
         )

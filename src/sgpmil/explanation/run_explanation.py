@@ -88,16 +88,16 @@ class ExplainOptions(MaterialOptions):
     def __post_init__(self) -> None:
         MaterialOptions.__post_init__(self)
         if self.most is not None and self.most < 1:
-            raise SettingsError(f"Expected --most of at least 1, but got {self.most}.")
+            raise SettingsError(f"Expected `most` of at least 1, but got {self.most}.")
         strange = [kind for kind in self.score if kind not in SCORES]
         if strange:
             raise SettingsError(
-                f"Expected --score {listed_scores()}, but got '{strange[0]}'. Choose one of these."
+                f"Expected `score` {listed_scores()}, but got '{strange[0]}'. Choose one of these."
             )
         unknown = [name for name in self._export_names if name not in get_args(ExportKind)]
         if unknown:
             raise SettingsError(
-                f"Expected --export of {', '.join(get_args(ExportKind))}, but got '{unknown[0]}'. "
+                f"Expected `export` of {', '.join(get_args(ExportKind))}, but got '{unknown[0]}'. "
                 "Choose among these."
             )
 
@@ -133,7 +133,7 @@ class ExplainOptions(MaterialOptions):
             return material
         if len(material.folds) != 1 or material.folds[0].checkpoint is not None:
             raise SettingsError(
-                "--model is for predictions that one model made, whose folder has no model: the "
+                "`model` is for predictions that one model made, whose folder has no model: the "
                 f"run {material.path} has its own. Leave it out."
             )
         return replace(material, folds=(replace(material.folds[0], checkpoint=self.model),))

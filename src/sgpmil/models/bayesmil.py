@@ -327,7 +327,7 @@ class BayesMIL(MILModel):
             raise BagError(
                 "Expected coordinates of every patch, because the model was trained on the patch "
                 f"grid, but they are missing in at least one of {', '.join(batch.slide_ids)}. "
-                "Give bags with coordinates, or train with --set model.settings.spatial=false."
+                'Give bags with coordinates, or train with `model_settings={"spatial": False}`.'
             )
         bag_index = batch.bag_index
         pitch = grid_pitch(batch.coords, bag_index, batch.num_bags)

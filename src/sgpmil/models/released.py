@@ -166,7 +166,7 @@ def convert_released(options: ReleasedOptions) -> SGPMIL:
         SettingsError: The number of class names is not the model's.
     """
     if options.out.exists() and not options.overwrite:
-        raise RunFolderError(f"{options.out} exists already. Replace it with --overwrite.")
+        raise RunFolderError(f"{options.out} exists already. Replace it with `overwrite=True`.")
     model = read_released_checkpoint(options.checkpoint, jitter=options.jitter)
     if options.classes:
         if len(options.classes) != model.num_outputs:

@@ -99,16 +99,16 @@ class PhantomRecord:
         if not 1 <= self.num_slides <= _MOST_SLIDES:
             raise SettingsError(
                 f"Expected 1 to {_MOST_SLIDES:,} slides, but got {self.num_slides}. "
-                "Change --num-slides."
+                "Change `num_slides`."
             )
         if not 0 <= self.positive_share <= 1:
             raise SettingsError(
                 f"Expected a share of slides with a tumour from 0 to 1, but got "
-                f"{self.positive_share:g}. Change --positive-share."
+                f"{self.positive_share:g}. Change `positive_share`."
             )
         if self.seed < 0:
             raise SettingsError(
-                f"Expected a seed of 0 or more, but got {self.seed}. Change --seed."
+                f"Expected a seed of 0 or more, but got {self.seed}. Change `seed`."
             )
 
     def slides(self) -> tuple[PhantomSlide, ...]:
@@ -167,7 +167,7 @@ def claim_folder(folder: Path, record: PhantomRecord, *, overwrite: bool) -> Non
         if difference:
             raise SlideError(
                 f"Expected a new folder, or phantoms of the same settings, at '{folder}', but got "
-                f"{difference}. Choose another, or replace them with --overwrite."
+                f"{difference}. Choose another, or replace them with `overwrite=True`."
             )
     record.write(folder)
 
@@ -280,7 +280,7 @@ def _read_size(text: str) -> tuple[int, int]:
     if found is None:
         raise SettingsError(
             f"Expected a size as WIDTHxHEIGHT in pixels, such as 8000x6000, but got '{text}'. "
-            "Change --size."
+            "Change `size`."
         )
     return int(found[1]), int(found[2])
 
@@ -341,7 +341,7 @@ def write_phantoms(
         MissingPartError: An optional package is not installed.
     """
     if workers is not None and workers < 1:
-        raise SettingsError(f"Expected 1 or more workers, but got {workers}. Change --workers.")
+        raise SettingsError(f"Expected 1 or more workers, but got {workers}. Change `workers`.")
     for package in PACKAGES:
         require_package(package)
     record = PhantomRecord(num_slides, seed, positive_share, settings or PhantomSettings())
@@ -413,7 +413,7 @@ def _write_in_parallel(
     except BrokenProcessPool as error:
         raise SlideError(
             "Expected the worker processes to finish, but one was ended from outside, perhaps "
-            "because memory ran out. Run this again with fewer --workers: it resumes where it left "
+            "because memory ran out. Run this again with fewer `workers`: it resumes where it left "
             "off."
         ) from error
     finally:

@@ -68,7 +68,7 @@ def compare_runs(options: CompareOptions) -> ComparedRuns:
     for name in options.metric:
         get_metric(name)  # Refuses an unknown one before large files are read.
     if (out / "tables" / "comparison.md").exists() and not options.overwrite:
-        raise RunFolderError(f"{out} holds a comparison already. Replace it with --overwrite.")
+        raise RunFolderError(f"{out} holds a comparison already. Replace it with `overwrite=True`.")
     results = {
         name: open_results(path, keep_seen=options.keep_seen) for name, path in paths.items()
     }

@@ -102,12 +102,14 @@ def evaluate_run(options: EvaluateOptions) -> Evaluation:
     """
     out = options.out
     if out is not None and (out / "metrics.parquet").exists() and not options.overwrite:
-        raise RunFolderError(f"{out} holds an evaluation already. Replace it with --overwrite.")
+        raise RunFolderError(
+            f"{out} holds an evaluation already. Replace it with `overwrite=True`."
+        )
     if out is not None and out.is_file():
         raise RunFolderError(f"Expected a folder to write to, but {out} is a file.")
     settings = options.assessment_options()
     if options.annotations is None and (options.mpp is not None or options.pixels):
-        raise SettingsError("--mpp and --pixels are about --annotations. Add a folder of them.")
+        raise SettingsError("`mpp` and `pixels` are about `annotations`. Add a folder of them.")
     annotations = options.open_annotations()
     results = open_results(options.predictions, options.validation, keep_seen=options.keep_seen)
     folds = results.load()

@@ -73,6 +73,6 @@ def _check_case_files(folder: Path, cases: Sequence[str], *, overwrite: bool) ->
             if path in taken:
                 raise SettingsError(
                     f"Expected slides whose names make different files, but '{taken[path]}' and "
-                    f"'{slide_id}' both make {path.name}. Report them one at a time (--case)."
+                    f"'{slide_id}' both make {path.name}. Report them one at a time (`case`)."
                 )
             taken[path] = slide_id

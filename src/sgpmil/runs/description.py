@@ -114,8 +114,8 @@ def read_description(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(
             f"Expected the description of a run in {file}, but it is damaged "
-            f"({type(error).__name__}: {error}). Replace the run with --overwrite, or restore the "
-            "file."
+            f"({type(error).__name__}: {error}). Replace the run with `overwrite=True`, or "
+            "restore the file."
         ) from error
     if written_as > FORMAT:
         raise RunFolderError(
@@ -173,7 +173,7 @@ def refuse_other_settings(
         raise RunFolderError(
             f"Expected the slides of the run {folder} to resume it, but of their labels and "
             f"features {slides}. Put them back, choose another folder, or replace the run with "
-            "--overwrite."
+            "`overwrite=True`."
         )
     old, new = {**_BEFORE, **_flat(before)}, {**_BEFORE, **_flat(_as_json(settings))}
     if "training.prevalence" in new:
@@ -185,7 +185,7 @@ def refuse_other_settings(
             f"Expected the settings of the run {folder} to resume it, but {key} was "
             f"{old.get(key)!r} and is now {new.get(key)!r}"
             f"{f' ({len(differing) - 1} more differ)' if len(differing) > 1 else ''}. "
-            "Choose another folder, or replace the run with --overwrite."
+            "Choose another folder, or replace the run with `overwrite=True`."
         )
 
 

@@ -56,7 +56,7 @@ def bound_run(options: LipschitzOptions) -> RunBounds:
         models = {f"fold {name}": f.checkpoint for name, f in folds.items() if f.checkpoint}
         if not models:
             raise CheckpointError(
-                f"Expected a trained fold in {run}, but got none. Continue the run (--resume)."
+                f"Expected a trained fold in {run}, but got none. Continue the run (`resume=True`)."
             )
     paths = [
         tuple(lipschitz_paths(load_model(path)[0], raw_features=options.raw_features))

@@ -174,12 +174,12 @@ def read_material(
             is of the run.
     """
     if mpp is not None and not 0 < mpp < math.inf:
-        raise SettingsError(f"Expected --mpp above 0, such as 0.25, but got {mpp:g}.")
+        raise SettingsError(f"Expected `mpp` above 0, such as 0.25, but got {mpp:g}.")
     results = open_results(path, keep_seen=keep_seen)
     if not results.folds:
         raise ExplanationError(
             f"Expected a run with at least one fold that is done at {results.path}, but none is. "
-            "Resume it: sgpmil train … --resume."
+            "Resume it (`resume=True`)."
         )
     damaged: dict[str, str] = {}
     folds = results.load(damaged, with_instances=with_instances)
@@ -341,7 +341,7 @@ def find_embeddings(
     recorded = None if run is None else run.data.get("folder")
     folder = features or (None if recorded is None else Path(recorded))
     if folder is None:
-        return None, "It is not known where the embeddings lie: name them with --features."
+        return None, "It is not known where the embeddings lie: name them with `features`."
     try:
         bags = read_bags(folder)
         there = set(bags.slide_ids)
@@ -354,5 +354,5 @@ def find_embeddings(
     except SgpmilError as error:
         if features is not None:
             raise
-        return None, f"{error} Name another folder with --features."
+        return None, f"{error} Name another folder with `features`."
     return bags.subset(sorted(known)), ""

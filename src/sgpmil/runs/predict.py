@@ -164,7 +164,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     """
     if is_prediction_folder(options.out) and not options.overwrite:
         raise RunFolderError(
-            f"{options.out} holds predictions already. Replace them with --overwrite."
+            f"{options.out} holds predictions already. Replace them with `overwrite=True`."
         )
     device = compute_device(options.device)
     networks = _load_models(options)
@@ -250,7 +250,8 @@ def _load_models(options: PredictOptions) -> tuple[MILModel, ...]:
     if run.unfinished:
         raise CheckpointError(
             f"Expected all folds of {options.model} to be done, but {', '.join(run.unfinished)} is "
-            f"not. Resume the run (--resume), or name a fold, such as {options.model / 'fold-0'}."
+            "not. Resume the run (`resume=True`), or name a fold, such as "
+            f"{options.model / 'fold-0'}."
         )
     networks = tuple(load_model(fold.path)[0] for fold in run.folds.values())
     if len({(network.target, network.in_dim) for network in networks}) > 1:
@@ -300,9 +301,9 @@ def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
     decides = options.coverage is not None or options.defer is not None
     if is_other and decides and options.calibration is None:
         raise SettingsError(
-            "--coverage and --defer are calibrated on validation slides that were predicted for "
-            "the model's own prevalence, not for --prevalence. Predict calibration slides with the "
-            "same --prevalence, and name them with --calibration."
+            "`coverage` and `defer` are calibrated on validation slides that were predicted for "
+            "the model's own prevalence, not for `prevalence`. Predict calibration slides with the "
+            "same `prevalence`, and name them with `calibration`."
         )
     expected = expected_shares(given, network.target)
     expected = shares.training if expected is None and shares is not None else expected
@@ -324,19 +325,19 @@ def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
     """
     coverage, defer = options.coverage, options.defer
     if coverage is None and options.conformal is not None:
-        raise SettingsError("--conformal is about --coverage. Add --coverage 0.9.")
+        raise SettingsError("`conformal` is about `coverage`. Add `coverage=0.9`.")
     if defer is None and options.defer_by is not None:
-        raise SettingsError("--defer-by is about --defer. Add --defer 0.1.")
+        raise SettingsError("`defer_by` is about `defer`. Add `defer=0.1`.")
     if coverage is None and defer is None:
         if options.calibration is not None:
             raise SettingsError(
-                "--calibration is for --coverage and --defer. Add one of them, or leave it out."
+                "`calibration` is for `coverage` and `defer`. Add one of them, or leave it out."
             )
         return DecisionRules()
     if options.calibration is None and is_run(options.model):
         raise SettingsError(
-            "--coverage and --defer of a run's folds together need slides that none of the folds "
-            "was trained on. Predict such slides with the run, and name them with --calibration."
+            "`coverage` and `defer` of a run's folds together need slides that none of the folds "
+            "was trained on. Predict such slides with the run, and name them with `calibration`."
         )
     table = _with_target(_read_calibration(options), target)
     sets = rule = None
@@ -364,9 +365,9 @@ def _read_calibration(options: PredictOptions) -> PredictionTable:
     table = fold.validation
     if table is None:
         raise PredictionError(
-            f"Expected predictions of validation slides in {fold.validation_path} for --coverage "
-            "and --defer, but there are none. Train with validation slides, or name predictions "
-            "of other slides with --calibration."
+            f"Expected predictions of validation slides in {fold.validation_path} for `coverage` "
+            "and `defer`, but there are none. Train with validation slides, or name predictions "
+            "of other slides with `calibration`."
         )
     return table
 

@@ -87,7 +87,7 @@ def open_results(
     if is_run(place):
         if other is not None:
             raise PredictionError(
-                f"Expected no --validation for the run {place}, whose folds have their own, but "
+                f"Expected no `validation` for the run {place}, whose folds have their own, but "
                 f"got {other}. Leave it out."
             )
         run = Run.open(place)

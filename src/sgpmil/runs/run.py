@@ -183,10 +183,12 @@ class RunFold:
         if trained == len(table):
             raise PredictionError(
                 f"Expected slides that the model has not seen, but all {text}. Predict other "
-                "slides, or measure these with --keep-seen."
+                "slides, or measure these with `keep_seen=True`."
             )
         warnings.warn(
-            f"{text}: left out. --keep-seen measures them, too.", SeenSlidesWarning, stacklevel=3
+            f"{text}: left out. `keep_seen=True` measures them, too.",
+            SeenSlidesWarning,
+            stacklevel=3,
         )
         kept = tuple(p for p in table.predictions if p.seen != "train")
         return PredictionTable(kept, table.target)
@@ -215,7 +217,7 @@ class RunFold:
         if not self.is_done:
             raise PredictionError(
                 f"Expected predictions of fold {self.name} in {self.path}, but it is not done. "
-                "Resume the run (--resume)."
+                "Resume the run (`resume=True`)."
             )
 
 
@@ -273,8 +275,8 @@ class Run:
                     return run
                 if not overwrite:
                     raise RunFolderError(
-                        f"The run {path} exists already. Resume it (--resume), replace it "
-                        "(--overwrite), or choose another folder (--run)."
+                        f"The run {path} exists already. Resume it (`resume=True`), replace it "
+                        "(`overwrite=True`), or choose another folder (`run`)."
                     )
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)

@@ -165,8 +165,8 @@ def fit_fold(
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"The GPU has not enough memory ({str(error).splitlines()[0]}) Train fewer folds "
-                "at once (--folds-at-once 1) or with fewer bags a step (--bags-per-step 1); "
-                "--resume continues the run."
+                "at once (`folds_at_once=1`) or with fewer bags a step (`bags_per_step=1`); "
+                "`resume=True` continues the run."
             ) from error
         except OSError as error:
             if place is None:
@@ -258,7 +258,7 @@ def refuse_mixed_coordinates(model: str, bags: BagDataset | None) -> None:
         raise BagError(
             f"Expected coordinates of every slide, or of none, for {model}'s patch grid, but "
             f"{len(without)} of {len(ids)} have none (first: '{without[0]}'). Leave these out, or "
-            "work without the grid: --set model.settings.spatial=false."
+            'work without the grid: `model_settings={"spatial": False}`.'
         )
 
 

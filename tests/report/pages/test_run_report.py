@@ -234,7 +234,7 @@ def test_nothing_is_replaced_unasked_or_by_halves(tmp_path, monkeypatch):
     found = report_of(material(path=tmp_path, num_folds=1), **QUICK)
     path = tmp_path / "report.html"
     path.write_text("before")
-    with pytest.raises(RunFolderError, match=r"exists already\. Replace it with --overwrite"):
+    with pytest.raises(RunFolderError, match=r"exists already\. Replace it with `overwrite=True`"):
         write_run_report(path, found)
     assert path.read_text() == "before"
     with pytest.raises(RunFolderError, match="is a folder"):

@@ -122,5 +122,5 @@ def test_names_become_rules(tmp_path):
 
 @pytest.mark.parametrize("words", [(("Tumor",), None), (None, 2.0)])
 def test_options_about_nothing_are_refused(words):
-    with pytest.raises(SettingsError, match="--annotations"):
+    with pytest.raises(SettingsError, match="`annotations`"):
         options(None, *words).open_annotations()

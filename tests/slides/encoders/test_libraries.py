@@ -76,9 +76,7 @@ def test_no_such_model():
 def test_without_network(monkeypatch, tmp_path, name, repository):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(
-        EncoderError, match=f"weights of '{repository}' .*give the file with --weig"
-    ):
+    with pytest.raises(EncoderError, match=f"weights of '{repository}' .*give the file with `weig"):
         load_encoder(f"timm:{name}")
 
 

@@ -65,7 +65,7 @@ def test_a_file_beside_it_that_is_wrong(script, said):
 
 def test_what_is_no_model(tmp_path, script):
     torch.save(Pooling().state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(EncoderError, match=r"Expected a TorchScript model .*--weights"):
+    with pytest.raises(EncoderError, match=r"Expected a TorchScript model .*`weights`"):
         load_encoder(str(tmp_path / "weights.pt"))
     (tmp_path / "empty.pt").touch()
     with pytest.raises(EncoderError, match="Expected a TorchScript model"):

@@ -28,7 +28,7 @@ def test_what_is_said_of_one_slide_counts_most(tmp_path):
 
 
 def test_it_is_never_guessed(tmp_path):
-    with pytest.raises(SlideError, match="--slide-mag"):
+    with pytest.raises(SlideError, match="`slide_mag`"):
         SlideJob(tmp_path / "a.svs").resolution(slide())
 
 

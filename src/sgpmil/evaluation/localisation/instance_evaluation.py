@@ -214,7 +214,7 @@ def _labelled(
     if unfitting and not any(one.annotated for one in everything):
         raise AnnotationError(
             f"Expected positive regions in the annotations of positive slides, but none of "
-            f"{len(set(unfitting))} has one. Name the regions that are positive (--regions)."
+            f"{len(set(unfitting))} has one. Name the regions that are positive (`regions`)."
         )
     unused = tuple(slide_id for slide_id in annotations.files if slide_id not in predicted)
     return labelled, _notes(everything, unused)
@@ -258,11 +258,11 @@ def _check(
         return
     if options.pixels:
         raise PredictionError(
-            "Expected annotations for the pixel protocol, but got none. Give --annotations."
+            "Expected annotations for the pixel protocol, but got none. Give `annotations`."
         )
     if all(one.instance_labels is None for one in scores):
         raise PredictionError(
-            "Expected instance labels or annotations, but got neither. Give --annotations."
+            "Expected instance labels or annotations, but got neither. Give `annotations`."
         )
 
 

@@ -332,7 +332,7 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ExplanationError(
             f"Expected the prototypes of a fold in {path}, but they cannot be read ({error}). "
-            "Write them again with sgpmil explain --overwrite."
+            "Write them again with `overwrite=True`."
         ) from error
 
 

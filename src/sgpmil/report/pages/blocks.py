@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from sgpmil.options import as_flags
 from sgpmil.shapes import UInt8
 
 Mark = Literal["pass", "note", "warning"]
@@ -107,6 +108,9 @@ class Prose:
     kind: ClassVar[str] = "prose"
     text: str
     tone: Tone = "plain"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", as_flags(self.text))  # a page is made by a command
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind, contrasting_p
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.maps import patch_side
 from sgpmil.explanation.slide_explanation import SlideExplanation
+from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import ClassBar
 from sgpmil.report.pages.texts import counted
 from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
@@ -270,11 +271,15 @@ def _look(
     try:
         picture = slide.picture
     except SgpmilError as error:
-        return SlidePicture(mpp=slide.sources.mpp), {}, (f"The slide is not shown: {error}",)
+        return (
+            SlidePicture(mpp=slide.sources.mpp),
+            {},
+            (as_flags(f"The slide is not shown: {error}"),),
+        )
     if not patches:
         return picture, {}, ()
     try:
         shown = [patch for own in patches.values() for patch in own]
         return picture, slide.patch_images(shown), ()
     except SgpmilError as error:
-        return picture, {}, (f"Patches are not shown: {error}",)
+        return picture, {}, (as_flags(f"Patches are not shown: {error}"),)

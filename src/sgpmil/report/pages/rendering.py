@@ -40,7 +40,7 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise RunFolderError(f"Expected a file to write to, but {path} is a folder.")
     if path.exists() and not overwrite:
-        raise RunFolderError(f"{path} exists already. Replace it with --overwrite.")
+        raise RunFolderError(f"{path} exists already. Replace it with `overwrite=True`.")
 
 
 @cache

@@ -65,9 +65,9 @@ class ReportOptions(MaterialOptions):
     def __post_init__(self) -> None:
         MaterialOptions.__post_init__(self)
         if not 0 < self.coverage < 1:
-            raise SettingsError(f"Expected --coverage between 0 and 1, but got {self.coverage:g}.")
+            raise SettingsError(f"Expected `coverage` between 0 and 1, but got {self.coverage:g}.")
         if self.bootstrap < 0:
-            raise SettingsError(f"Expected --bootstrap of at least 0, but got {self.bootstrap}.")
+            raise SettingsError(f"Expected `bootstrap` of at least 0, but got {self.bootstrap}.")
 
     @property
     def shows_seen(self) -> bool:

@@ -190,7 +190,7 @@ class AnnotationOptions(Options):
         if self.annotations is None:
             if self.regions is not None or self.mask_downsample is not None:
                 raise SettingsError(
-                    "--regions and --mask-downsample are about --annotations. Add a folder of them."
+                    "`regions` and `mask_downsample` are about `annotations`. Add a folder of them."
                 )
             return None
         rule: RegionRule | ClassRule | None = None

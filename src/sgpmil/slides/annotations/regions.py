@@ -106,7 +106,7 @@ def select_regions(regions: Sequence[Region], rule: RegionRule, where: str) -> A
         if unknown:
             raise AnnotationError(
                 f"Expected regions named {_listed(_all_names(rule))} in {where}, but got "
-                f"'{unknown[0].name}'. Name those that are positive (--regions)."
+                f"'{unknown[0].name}'. Name those that are positive (`regions`)."
             )
     hole = _united(excluded)
 
@@ -142,7 +142,7 @@ def _only_name(regions: Sequence[Region], where: str) -> tuple[str, ...]:
     if len(names) > 1:
         raise AnnotationError(
             f"Expected regions of one class in {where}, but got {_listed(list(names.values()))}. "
-            "Name those that are positive (--regions)."
+            "Name those that are positive (`regions`)."
         )
     return tuple(names.values())
 

@@ -163,7 +163,7 @@ def hub_failure(repository: str, error: Exception | None) -> EncoderError:
         f"Expected the weights of '{repository}' from Hugging Face's hub or its cache, but they "
         f"cannot be loaded ({type(error).__name__}: {words}). Accept the licence at "
         f"https://huggingface.co/{repository} and log in with 'hf auth login'; or, without "
-        "internet, download the weights elsewhere and give the file with --weights."
+        "internet, download the weights elsewhere and give the file with `weights`."
     )
 
 

@@ -103,7 +103,7 @@ def _torchscript(path: Path, device: torch.device) -> torch.nn.Module:
     except (RuntimeError, ValueError, OSError) as error:
         raise EncoderError(
             f"Expected a TorchScript model in '{path}', but it is none. If it holds weights, name "
-            "their encoder, and give the file with --weights."
+            "their encoder, and give the file with `weights`."
         ) from error
 
 

@@ -210,7 +210,7 @@ class _Extractor:
         except torch.OutOfMemoryError as error:
             raise ExtractionError(
                 f"The GPU has too little memory for batches of {self._batch_size} patches. Take a "
-                "smaller --batch-size."
+                "smaller `batch_size`."
             ) from error
         except OSError as error:
             raise cannot_write(self._folder.root, error) from error
@@ -285,7 +285,8 @@ def _read_stored(
         raise ExtractionError(
             f"Expected embeddings of this {encoder.name} in {path.parent}, but those of "
             f"'{path.stem}' come from other weights, another transform or another precision. "
-            "Choose another --out, give the same --precision, or replace them with --overwrite."
+            "Choose another `out`, give the same `precision`, or replace them with "
+            "`overwrite=True`."
         )
     if settings.resegment:
         return num_patches, "its tissue is segmented again"

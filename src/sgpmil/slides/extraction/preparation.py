@@ -155,7 +155,7 @@ def _kept_coords(
     if patches.size != settings.patches.size:
         raise ExtractionError(
             f"Expected coordinates of patches of {settings.patches.size} px in '{file}', but they "
-            f"are of {patches.size} px. Remove the file, or ask for that --patch-size."
+            f"are of {patches.size} px. Remove the file, or ask for that `patch_size`."
         )
     if record:
         return PreparedSlide(patches, record)

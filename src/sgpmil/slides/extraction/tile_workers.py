@@ -83,7 +83,7 @@ class TileWorkers:
             shutil.rmtree(folder, ignore_errors=True)
             raise ExtractionError(
                 f"Could not make room for tiles in {folder.parent}: {error.strerror or error}. "
-                "Take fewer --workers, or set TMPDIR to a folder with space."
+                "Take fewer `workers`, or set TMPDIR to a folder with space."
             ) from error
         # A process forked from a parent with threads (torch's, CUDA's) may hang, so spawn.
         self._pool = ProcessPoolExecutor(

@@ -236,7 +236,7 @@ def slide_resolution(
         raise SlideError(
             "Expected the microns per pixel or the objective power, but "
             f"'{slide.path}' says neither (or has pixels that are not square). Give "
-            "the slide's own magnification (--slide-mag, or --slide-mpp, or in a --list)."
+            "the slide's own magnification (`slide_mag`, or `slide_mpp`, or in a `slide_list`)."
         )
     if given is None:
         assert stated is not None  # noqa: S101 (refused above)
