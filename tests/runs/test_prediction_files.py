@@ -6,8 +6,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import decide, fit_deferral
@@ -378,3 +382,101 @@ def test_decisions_are_two_more_columns(tmp_path, name, write_table):
             write_table(path, table, decide(other, conformal))
     assert path.read_bytes() == content
     assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+# Columns named by class
+
+
+def header_of(path):
+    with path.open(newline="") as file:
+        return next(csv.reader(file))
+
+
+def test_csv_names_its_columns_by_class(tmp_path):
+    path = tmp_path / "p.csv"
+    table = table_of([[0.25, 0.75], [0.5, 0.5]], [1, None], ("normal", "tumour"))
+    write_predictions_csv(path, table)
+    frame = pd.read_csv(path)
+    assert list(frame)[:8] == [
+        *("slide_id", "case_id", "label", "predicted"),
+        *("p_normal", "p_tumour", "std_normal", "std_tumour"),
+    ]
+    assert frame["label"].fillna("").tolist() == ["tumour", ""]
+    assert frame["predicted"].tolist() == ["tumour", "normal"]
+    assert frame["p_tumour"].tolist() == [0.75, 0.5]
+    back = read_predictions(path)
+    assert back.class_names == ("normal", "tumour")
+    assert [p.label for p in back.predictions] == [1, None]
+
+
+def test_csv_of_an_earlier_version(tmp_path):
+    # Numbers for classes in columns and labels, names in the column of predictions.
+    text = (
+        "slide_id,case_id,label,predicted,p_0,p_1,std_0,std_1,entropy\na,a,0,low,.9,.1,.1,.1,.3\n"
+    )
+    table = read_predictions(write(tmp_path, text))
+    assert table.class_names == ("0", "1")
+    assert table.labels.tolist() == [0]
+    np.testing.assert_array_equal(table.probs, [[0.9, 0.1]])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("3", "4", "5"),  # numbers that are not those of the columns
+        ("1", "0"),
+        ("0", "tumour"),
+        ("0", "1", "2"),
+        ("a,b", 'say "x"', "c;d;e;f;g;h;i;j;k;l;m;n;o;p;q;r;s"),
+        ("line\nbreak", "tab\tinside"),
+        ("=1+1", "@x", "-1", "-a", "'=1+1", "+1"),
+        ("NA", "nan", "None"),
+        ("Läsion", "正常"),
+        ("p_0", "std_0", "label", "predicted"),
+    ],
+)
+def test_odd_names_come_back_from_csv(tmp_path, names):
+    probs = np.full((len(names), len(names)), 1 / len(names))
+    table = table_of(probs, range(len(names)), names)
+    path = tmp_path / "p.csv"
+    write_predictions_csv(path, table)
+    assert f"p_{names[0]}" in header_of(path)
+    back = read_predictions(path)
+    assert back.class_names == names
+    assert back.labels.tolist() == list(range(len(names)))
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=6), min_size=2, max_size=4, unique=True)
+)
+def test_any_names_keep_labels_and_probabilities(tmp_path_factory, names):
+    probs = np.tile(np.linspace(1, 2, len(names)) / np.linspace(1, 2, len(names)).sum(), (2, 1))
+    table = table_of(probs, [len(names) - 1, None], tuple(names))
+    path = tmp_path_factory.mktemp("names") / "p.csv"
+    write_predictions_csv(path, table)
+    back = read_predictions(path)
+    assert back.class_names in (tuple(names), tuple(map(str, range(len(names)))))
+    assert [p.label for p in back.predictions] == [len(names) - 1, None]
+    np.testing.assert_allclose(back.probs, probs, atol=1e-6)
+
+
+@pytest.mark.parametrize("names", [("", "x"), (" a", "a"), ("a", "a "), ("x-y_pred0", "y")])
+def test_names_that_a_table_cannot_hold_become_numbers(tmp_path, names):
+    path = tmp_path / "p.csv"
+    write_predictions_csv(path, table_of([[0.25, 0.75]], [1], names))
+    assert "p_0" in header_of(path)
+    back = read_predictions(path)
+    assert (back.class_names, back.labels.tolist()) == (("0", "1"), [1])
+
+
+def test_nothing_in_a_csv_is_a_formula(tmp_path):
+    path = tmp_path / "p.csv"
+    bad = '=HYPERLINK("http://x")'
+    one = Prediction.from_samples(bad, "@case", 0, np.array([[0.5, 0.5]]))
+    write_predictions_csv(path, PredictionTable((one,), ClassTarget((bad, "+x"))))
+    with path.open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in "=+-@" and cell]
+    back = read_predictions(path)
+    assert (back.slide_ids, back.class_names) == ((bad,), (bad, "+x"))
+    assert back.predictions[0].case_id == "@case"

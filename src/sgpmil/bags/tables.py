@@ -5,11 +5,15 @@ cell is read as text.
 """
 
 import csv
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from sgpmil.errors import LabelError, SgpmilError
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,26 @@ def listed(names: list[str] | tuple[str, ...], limit: int = 3) -> str:
     """
     shown = ", ".join(f"'{name}'" for name in names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def to_spreadsheet(text: str) -> str:
+    """Put an apostrophe before text that a spreadsheet would take for a formula.
+
+    Example:
+        >>> to_spreadsheet("=1+1"), to_spreadsheet("-1"), to_spreadsheet("tumour")
+        ("'=1+1", '-1', 'tumour')
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def from_spreadsheet(text: str) -> str:
+    """Return the text that `to_spreadsheet` wrote.
+
+    Example:
+        >>> from_spreadsheet("'=1+1"), from_spreadsheet("'quoted'")
+        ('=1+1', "'quoted'")
+    """
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _text_rows(path: Path) -> list[list[str]]:

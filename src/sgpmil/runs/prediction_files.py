@@ -5,7 +5,7 @@ The names of the columns say what they are:
 ============  ===============  ==========  ==============  ======================  ===========
 table         slide            patient     label           probabilities           deviations
 ============  ===============  ==========  ==============  ======================  ===========
-ours, plain   slide_id         case_id     label           p_0, p_1, …             std_0, …
+plain         slide_id         case_id     label           p_0, p_1, …             std_0, …
 CLAM          slide_id         –           Y               p_0, p_1, …             –
 by name       slide_id         case_id     label (a name)  p_<class>, …            std_<class>
 slideflow     slide            patient     y_true          y_pred0, y_pred1, …     uncertainty0, …
@@ -25,16 +25,28 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.tables import from_spreadsheet, to_spreadsheet
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction, Seen, entropy
+from sgpmil.evaluation.prediction_columns import (
+    ENSEMBLE,
+    MEASURES,
+    NOVELTY,
+    measure_columns,
+    output_columns,
+    prediction_columns,
+    text_columns,
+)
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
 from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.shapes import Float
@@ -48,11 +60,6 @@ TABLE = "predictions.parquet"
 
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
-_MEASURES = ("entropy", "expected_entropy", "mutual_information")
-_NOVELTY = ("novel_share", "novelty_p")
-"""Columns of tables whose model can tell novelty."""
-_ENSEMBLE = ("disagreement",)
-"""Column of tables of several models."""
 _PATIENT = ("case_id", "PATIENT", "patient")
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
@@ -87,14 +94,13 @@ def write_predictions(
         "case_id": pa.array([p.case_id for p in rows], pa.string()),
         "label": pa.array([p.label for p in rows], pa.int64()),
     }
-    for c in range(table.target.num_outputs):
-        columns[f"p_{c}"] = pa.array(table.probs[:, c], double)
-    for c in range(table.target.num_outputs):
-        columns[f"std_{c}"] = pa.array(table.std[:, c], double)
-    for name in _measures(table):
-        columns[name] = pa.array([float(getattr(p, name)) for p in rows], double)
-    for name, values in (_decision_columns(table, decisions) | _seen(table)).items():
-        columns[name] = pa.array(values, pa.string())
+    probs, stds = output_columns(_numbers_of_classes(table.target))
+    for names, values in ((probs, table.probs), (stds, table.std)):
+        columns |= {name: pa.array(values[:, c], double) for c, name in enumerate(names)}
+    for name, numbers in measure_columns(table).items():
+        columns[name] = pa.array(numbers, double)
+    for name, texts in text_columns(table, decisions).items():
+        columns[name] = pa.array(texts, pa.string())
     metadata = json.dumps({"format": _FORMAT, "target": table.target.to_json()})
     content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
     with atomic_path(path) as temporary:
@@ -106,6 +112,12 @@ def write_predictions_csv(
 ) -> None:
     """Write predictions for a spreadsheet; `read_predictions` reads them back, to six digits.
 
+    Columns: ``slide_id, case_id, label, predicted``, ``p_<class>`` and ``std_<class>`` of each
+    class, then those of `write_predictions`. Labels are names of classes. Where a class has a
+    name that such a table cannot hold (an empty one, or one that begins or ends with a space),
+    classes are numbered instead: ``p_0, p_1, …`` with labels 0, 1, …. Text that a spreadsheet
+    would take for a formula gets an apostrophe before it.
+
     Args:
         path: File to write; replaced whole where it exists.
         table: Predictions.
@@ -114,20 +126,40 @@ def write_predictions_csv(
     Raises:
         PredictionError: The decisions are on other slides.
     """
-    columns = range(table.target.num_outputs)
-    decided = _decision_columns(table, decisions) | _seen(table)
-    measures = _measures(table)
+    columns = _readable_columns(table, prediction_columns(table, decisions))
+    # A reader finds the separator in the header, where names may hold other separators.
+    quoting = csv.QUOTE_ALL if re.search("[;\t]", "".join(columns)) else csv.QUOTE_MINIMAL
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, quoting=quoting).writerow(columns)
         writer = csv.writer(file)
-        names = (*(f"p_{c}" for c in columns), *(f"std_{c}" for c in columns), *measures)
-        writer.writerow(["slide_id", "case_id", "label", "predicted", *names, *decided])
-        for row, p in enumerate(table.predictions):
-            numbers = (*p.probs, *p.std, *(getattr(p, name) for name in measures))
-            label = "" if p.label is None else p.label
-            name = table.target.decode(p.predicted_class)
-            cells = ("" if math.isnan(number) else f"{number:.6f}" for number in numbers)
-            texts = (values[row] for values in decided.values())
-            writer.writerow([p.slide_id, p.case_id, label, name, *cells, *texts])
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow([_cell(value) for value in row])
+
+
+def _readable_columns(
+    table: PredictionTable, columns: dict[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """Number the classes where the columns by name would not be read as the same classes."""
+    named = output_columns(table.target.names)
+    if all(name == name.strip() for name in table.target.names):
+        with suppress(PredictionError):
+            roles = _column_roles(tuple(columns), "the predictions")
+            if (roles.probs, roles.stds) == named:
+                return columns
+    numbered = output_columns(_numbers_of_classes(table.target))
+    names = dict(zip(chain(*named), chain(*numbered), strict=True))
+    renamed = {names.get(name, name): values for name, values in columns.items()}
+    return renamed | {"label": [p.label for p in table.predictions]}
+
+
+def _numbers_of_classes(target: Target) -> tuple[str, ...]:
+    return tuple(map(str, range(target.num_outputs)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6f}"
+    return "" if value is None else to_spreadsheet(str(value))
 
 
 def read_predictions(path: FilePath) -> PredictionTable:
@@ -162,34 +194,6 @@ def require_file(file: Path, what: str) -> None:
         )
 
 
-def _measures(table: PredictionTable) -> tuple[str, ...]:
-    def known(names: tuple[str, ...]) -> tuple[str, ...]:
-        has_any = any(not math.isnan(getattr(p, names[-1])) for p in table.predictions)
-        return names if has_any else ()
-
-    return (*_MEASURES, *known(_NOVELTY), *known(_ENSEMBLE))
-
-
-def _seen(table: PredictionTable) -> dict[str, list[str]]:
-    """Return the column of slides that the model has seen before, where there are any."""
-    parts: list[str] = [p.seen for p in table.predictions]
-    return {"seen": parts} if any(parts) else {}
-
-
-def _decision_columns(
-    table: PredictionTable, decisions: Sequence[Decision]
-) -> dict[str, list[str]]:
-    if not decisions:
-        return {}
-    if tuple(decision.slide_id for decision in decisions) != table.slide_ids:
-        raise PredictionError(
-            "Expected decisions on the slides of the predictions, in their order, but got others. "
-            "Decide on these predictions."
-        )
-    names = decisions[0].columns
-    return {name: [decision.columns[name] for decision in decisions] for name in names}
-
-
 def _read_parquet(file: Path) -> tuple[Columns, Target | None]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -212,7 +216,7 @@ def _read_csv(file: Path) -> Columns:
             header_line = stream.readline()
             stream.seek(0)
             # Spreadsheets write semicolons where a comma is the decimal point, and tabs as .tsv.
-            mark = max(",;\t", key=header_line.count)
+            mark = max(",;\t", key=re.sub('"[^"]*("|$)', "", header_line).count)
             rows = [row for row in csv.reader(stream, delimiter=mark, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise PredictionError(
@@ -235,7 +239,10 @@ def _read_csv(file: Path) -> Columns:
                 f"Expected {len(header)} values a row in '{file}', as in its header, but got "
                 f"{len(row)} in row {number}. Complete the row."
             )
-    return {name: [row[i].strip() for row in rows[1:]] for i, name in enumerate(header)}
+    return {
+        name: [from_spreadsheet(row[i].strip()) for row in rows[1:]]
+        for i, name in enumerate(header)
+    }
 
 
 def _table(columns: Columns, target: Target | None, where: str) -> PredictionTable:
@@ -254,7 +261,7 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
     patients = slide_ids if roles.patient is None else _texts(columns[roles.patient])
     patients = ["" if patient in _BLANK else patient for patient in patients]
     labels = _labels(columns, roles, where)
-    groups = (roles.probs, roles.stds, (*_MEASURES, *_NOVELTY, *_ENSEMBLE))
+    groups = (roles.probs, roles.stds, (*MEASURES, *NOVELTY, *ENSEMBLE))
     probs, std, measures = (
         np.stack([_numbers(columns, name, len(slide_ids), where) for name in names], axis=1)
         for names in groups
@@ -345,7 +352,7 @@ def _numbers(columns: Columns, name: str, num_rows: int, where: str) -> Float[np
 
 def _plain(names: Sequence[str], where: str) -> _ColumnRoles | None:
     num_outputs = sum(re.fullmatch(r"p_\d+", name) is not None for name in names)
-    if num_outputs == 0:
+    if num_outputs == 0 or _is_named_by_us(names):
         return None
     label = "Y" if "Y" in names and "label" not in names else "label"
     probs = _numbered("p_", max(2, num_outputs))
@@ -355,11 +362,26 @@ def _plain(names: Sequence[str], where: str) -> _ColumnRoles | None:
     return _ColumnRoles("slide_id", _patient(names), label, probs, _numbered("std_", num_outputs))
 
 
+def _classes(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name[2:] for name in names if name.startswith("p_") and len(name) > 2)
+
+
+def _is_named_by_us(names: Sequence[str]) -> bool:
+    """Return whether columns such as p_3, p_4 name classes, in a table that this package wrote.
+
+    Tables with the columns p_0, p_1, … in order read the same with names as with numbers, except
+    that an earlier version wrote numbers for labels.
+    """
+    classes = _classes(names)
+    is_ours = "predicted" in names and {*output_columns(classes)[1]} <= set(names)
+    return is_ours and classes != tuple(map(str, range(len(classes))))
+
+
 def _by_name(names: Sequence[str], where: str) -> _ColumnRoles | None:
-    classes = tuple(name[2:] for name in names if name.startswith("p_") and len(name) > 2)
+    classes = _classes(names)
     if len(classes) < 2 or not {"slide_id", "label"} <= set(names):
         return None
-    probs, stds = (tuple(f"{kind}_{name}" for name in classes) for kind in ("p", "std"))
+    probs, stds = output_columns(classes)
     return _ColumnRoles("slide_id", _patient(names), "label", probs, stds, ClassTarget(classes))
 
 
