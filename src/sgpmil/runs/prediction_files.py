@@ -128,10 +128,11 @@ def write_predictions_csv(
     """
     columns = _readable_columns(table, prediction_columns(table, decisions))
     # A reader finds the separator in the header, where names may hold other separators.
-    quoting = csv.QUOTE_ALL if re.search("[;\t]", "".join(columns)) else csv.QUOTE_MINIMAL
+    has_others = re.search("[;\t]", "".join(columns)) is not None
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, quoting=quoting).writerow(columns)
         writer = csv.writer(file)
+        header = csv.writer(file, quoting=csv.QUOTE_ALL) if has_others else writer
+        header.writerow(columns)
         for row in zip(*columns.values(), strict=True):
             writer.writerow([_cell(value) for value in row])
 
