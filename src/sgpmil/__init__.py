@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sgpmil.errors import SgpmilError
     from sgpmil.evaluation import Prediction, PredictionTable, evaluate, predict
     from sgpmil.models import MILModel, build_model, list_models, load_model
+    from sgpmil.runs.trained_model import TrainedModel, load
     from sgpmil.training.classifier import SGPMILClassifier
     from sgpmil.training.cross_validation import cross_validate
     from sgpmil.training.fit import fit
@@ -42,6 +43,7 @@ else:
             "errors": "SgpmilError",
             "evaluation": "Prediction PredictionTable evaluate predict",
             "models": "MILModel build_model list_models load_model",
+            "runs.trained_model": "TrainedModel load",
             "training.classifier": "SGPMILClassifier",
             "training.cross_validation": "cross_validate",
             "training.fit": "fit",
@@ -60,12 +62,14 @@ __all__ = [
     "PredictionTable",
     "SGPMILClassifier",
     "SgpmilError",
+    "TrainedModel",
     "TrainingSettings",
     "build_model",
     "cross_validate",
     "evaluate",
     "fit",
     "list_models",
+    "load",
     "load_model",
     "predict",
     "read_bags",

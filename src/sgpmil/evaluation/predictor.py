@@ -1,8 +1,8 @@
-"""Predictions of a model for bags."""
+"""Predictions of a model, or of several together, for bags."""
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.novelty_warning import warn_where_most_are_unlike
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -26,12 +27,15 @@ from sgpmil.shapes import Float
 MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
 """Most instances packed into one batch; a larger bag makes a batch of its own."""
 
+_INSTANCES_AT_ONCE = 2**15
+"""Instances of bags that each of several models predicts before the next one does."""
+
 _BYTES_PER_FEATURE = 40
 """Memory that an instance takes on its way through a model, for each of its features."""
 
 
 def predict(
-    model: MILModel,
+    model: MILModel | Sequence[MILModel],
     bags: Iterable[Bag],
     *,
     class_names: tuple[str, ...] | None = None,
@@ -49,8 +53,10 @@ def predict(
     the bags are a data set with other class names or another order of them, its labels are
     translated by name.
 
+    Several models predict together: their posteriors are mixed (`sgpmil.evaluation.ensemble`).
+
     Args:
-        model: The model; it is left in evaluation mode.
+        model: The model, or several of the same classes; they are left in evaluation mode.
         bags: Bags, or a data set.
         class_names: The model's class names; those of the data set, or of the model, where not
             given.
@@ -71,16 +77,17 @@ def predict(
         LabelError: A label of the data set is not among the class names.
         SettingsError: The prevalence does not fit the classes.
     """
-    target = model.target
+    models = _several(model)
+    target = models[0].target
     if class_names is not None:
         target = ClassTarget(class_names)
         bags = bags.with_target(target) if isinstance(bags, BagDataset) else bags
     elif isinstance(bags, BagDataset) and bags.target.names:
         target = bags.target
     if prevalence is not None and (given := expected_shares(prevalence, target)) is not None:
-        prevalence = dict(zip(model.target.names, given, strict=True))  # which may have other names
+        prevalence = dict(zip(models[0].target.names, given, strict=True))  # may have other names
     found = iter_predictions(
-        model,
+        models,
         bags,
         with_instances=with_instances,
         device=device,
@@ -91,12 +98,22 @@ def predict(
     )
     table = PredictionTable(tuple(found), target)
     if warn:
-        warn_where_most_are_unlike(table, model.novelty.num_slides)
+        warn_where_most_are_unlike(table, num_training_slides(models))
     return table
 
 
+def num_training_slides(models: Sequence[MILModel]) -> int:
+    """Return the number of training slides that the p-values of novelty are of.
+
+    Those of several models are twice their mean, so that the smallest possible one is that of half
+    as many slides.
+    """
+    fewest = min(model.novelty.num_slides for model in models)
+    return fewest if len(models) == 1 else max(0, (1 + fewest) // 2 - 1)
+
+
 def iter_predictions(
-    model: MILModel,
+    model: MILModel | Sequence[MILModel],
     bags: Iterable[Bag],
     *,
     with_instances: bool = True,
@@ -107,6 +124,42 @@ def iter_predictions(
     on_bag: Callable[[str], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predict bags one after another; see `predict`."""
+    of_model = partial(
+        _predictions_of_model,
+        with_instances=with_instances,
+        device=device,
+        precision=precision,
+        prevalence=prevalence,
+        novelty=novelty,
+    )
+    models = _several(model)
+    if len(models) == 1:
+        yield from of_model(models[0], bags, on_bag=on_bag)
+        return
+    # Bags are read once, whatever the number of models.
+    for some in _groups(bags, _INSTANCES_AT_ONCE):
+        for each in zip(*[of_model(one, some) for one in models], strict=True):
+            prediction = mixture(each)
+            yield prediction
+            if on_bag is not None:
+                on_bag(prediction.slide_id)
+
+
+def _several(model: MILModel | Sequence[MILModel]) -> tuple[MILModel, ...]:
+    return (model,) if isinstance(model, MILModel) else tuple(model)
+
+
+def _predictions_of_model(
+    model: MILModel,
+    bags: Iterable[Bag],
+    *,
+    with_instances: bool,
+    device: torch.device | str | None,
+    precision: str,
+    prevalence: Prevalence | None,
+    novelty: bool,
+    on_bag: Callable[[str], None] | None = None,
+) -> Iterator[Prediction]:
     # To walk through a model's modules takes as long as to predict a few slides.
     if any(module.training for module in model.modules()):
         model.eval()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.target import ClassTarget, Target, read_target
@@ -52,6 +53,85 @@ class CheckpointInfo:
         """Name of each output, in the order of the logits."""
         return self.target.names
 
+    @staticmethod
+    def of(
+        model: MILModel, details: Mapping[str, Any] | None = None, target: Target | None = None
+    ) -> "CheckpointInfo":
+        """Describe a model; `target` replaces its own."""
+        settings = asdict(model.settings)
+        if "kernel" in settings and not isinstance(settings["kernel"], str):
+            settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
+        return CheckpointInfo(
+            model=model.name or find_model(model).name,
+            in_dim=model.in_dim,
+            target=target or model.target,
+            settings=settings,
+            details=dict(details or {}),
+            shares=model.shares,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as a checkpoint stores it."""
+        return {
+            "model": self.model,
+            "in_dim": self.in_dim,
+            "target": self.target.to_json(),
+            "settings": dict(self.settings),
+            "details": dict(self.details),
+            "shares": None if self.shares is None else self.shares.to_json(),
+        }
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "CheckpointInfo":
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: Part of it is missing or of the wrong kind; likewise KeyError, TypeError
+                and AttributeError.
+        """
+        values = dict(content)
+        values["target"] = read_target(values)
+        values.pop("class_names", None)  # of the first version
+        values["shares"] = ClassShares.from_json(values.get("shares"))
+        return CheckpointInfo(**values)
+
+    def build(
+        self,
+        state: Mapping[str, Tensor],
+        place: Path | str,
+        *,
+        model: ModelLike | None = None,
+        **settings: Any,
+    ) -> MILModel:
+        """Build the model with its weights, in evaluation mode.
+
+        Args:
+            state: The weights by name.
+            place: Their file, for messages.
+            model: See `load_model`.
+            settings: See `load_model`.
+
+        Raises:
+            CheckpointError: The model is unknown, or the weights do not fit it.
+            SettingsError: A setting to replace does not exist or is impossible.
+        """
+        if model is None:
+            model = _registered(self.model, place)
+        values = settings if isinstance(model, MILModel) else {**self.settings, **settings}
+        if str(values.get("kernel", "")).startswith(_CUSTOM_KERNEL):
+            raise CheckpointError(
+                f"{place} was trained with a kernel of your own ({values['kernel']}): "
+                "pass it again, load_model(path, kernel=...)."
+            )
+        network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
+        network.shares = self.shares
+        dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
+        try:
+            network.to(dtype).load_state_dict(state)
+        except RuntimeError as error:
+            raise unfit_weights(self.model, place, error) from error
+        return network.eval()
+
 
 def save_model(
     model: MILModel,
@@ -73,24 +153,12 @@ def save_model(
         CheckpointError: The folder cannot be written.
     """
     weights, description = _paths(path)
-    settings = asdict(model.settings)
-    if "kernel" in settings and not isinstance(settings["kernel"], str):
-        settings["kernel"] = _CUSTOM_KERNEL + type(settings["kernel"]).__qualname__
-    target = model.target if class_names is None else ClassTarget(class_names)
-    content = {
-        "format_version": FORMAT_VERSION,
-        "model": model.name or find_model(model).name,
-        "in_dim": model.in_dim,
-        "target": target.to_json(),
-        "settings": settings,
-        "details": dict(details or {}),
-        "shares": None if model.shares is None else model.shares.to_json(),
-    }
-    text = json.dumps(content, indent=2)
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    target = None if class_names is None else ClassTarget(class_names)
+    info = CheckpointInfo.of(model, details, target)
+    text = json.dumps({"format_version": FORMAT_VERSION, **info.to_json()}, indent=2)
     try:
         with atomic_path(weights) as temporary:
-            temporary.write_bytes(save(state))
+            temporary.write_bytes(save(weights_of(model)))
         write_text(description, text)
     except OSError as error:
         raise CheckpointError(f"Could not write the checkpoint {weights}: {error}.") from error
@@ -116,10 +184,7 @@ def load_model(
     try:
         content = json.loads(description.read_text())
         version = int(content.pop("format_version"))
-        content["target"] = read_target(content)
-        content.pop("class_names", None)  # of the first version
-        content["shares"] = ClassShares.from_json(content.get("shares"))
-        info = CheckpointInfo(**content)
+        info = CheckpointInfo.from_json(content)
     except FileNotFoundError as error:
         raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -132,26 +197,24 @@ def load_model(
             f"{description} has format version {version}, but this sgpmil reads up to "
             f"{FORMAT_VERSION}. Upgrade sgpmil."
         )
-    if model is None:
-        model = _registered(info.model, weights)
-    values = settings if isinstance(model, MILModel) else {**info.settings, **settings}
-    if str(values.get("kernel", "")).startswith(_CUSTOM_KERNEL):
-        raise CheckpointError(
-            f"{weights} was trained with a kernel of your own ({values['kernel']}): "
-            "pass it again, load_model(path, kernel=...)."
-        )
-    network = build_model(model, in_dim=info.in_dim, target=info.target, **values)
-    network.shares = info.shares
     try:
         state = load_file(weights)
-        dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
-        network.to(dtype).load_state_dict(state)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        first = " ".join(line.strip() for line in str(error).splitlines()[:2])
-        raise CheckpointError(
-            f"Expected the weights of a {info.model} in {weights}, but could not load them: {first}"
-        ) from error
-    return network.eval(), info
+    except (OSError, SafetensorError) as error:
+        raise unfit_weights(info.model, weights, error) from error
+    return info.build(state, weights, model=model, **settings), info
+
+
+def weights_of(model: MILModel) -> dict[str, Tensor]:
+    """Return the weights of a model by name, as a file stores them."""
+    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+
+
+def unfit_weights(model: str, place: Path | str, error: Exception) -> CheckpointError:
+    """Return the error that weights cannot be read, or are of another model."""
+    first = " ".join(line.strip() for line in str(error).splitlines()[:2])
+    return CheckpointError(
+        f"Expected the weights of a {model} in {place}, but could not load them: {first}"
+    )
 
 
 def read_shares(path: Path | str) -> ClassShares | None:
@@ -163,12 +226,12 @@ def read_shares(path: Path | str) -> ClassShares | None:
         return None
 
 
-def _registered(name: str, weights: Path) -> str:
+def _registered(name: str, place: Path | str) -> str:
     try:
         return find_model(name).name
     except SettingsError as error:
         raise CheckpointError(
-            f"Expected a registered model in {weights}, but it is of '{name}'. Pass its class, "
+            f"Expected a registered model in {place}, but it is of '{name}'. Pass its class, "
             "load_model(path, model=...), or install the plug-in that registers it."
         ) from error
 

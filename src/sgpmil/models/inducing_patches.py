@@ -92,6 +92,10 @@ class InducingPatches(nn.Module):
             self.rows[number] = origin.row
             self.coords[number] = torch.tensor(origin.coords or (_UNKNOWN, _UNKNOWN))
 
+    def forget_slides(self) -> None:
+        """Forget the names of the slides, which may be those of patients."""
+        self.names.zero_()
+
     @property
     def origins(self) -> tuple[PatchOrigin, ...]:
         """The place of each patch in the training set."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sgpmil.errors import CheckpointError
 from sgpmil.evaluation.lipschitz import LipschitzPath, lipschitz_paths
-from sgpmil.models import load_model
 from sgpmil.options import Options
 from sgpmil.runs.description import is_run
 from sgpmil.runs.run import Run
+from sgpmil.runs.trained_model import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class LipschitzOptions(Options):
     """Options of `bound_run`.
 
     Args:
-        run: A run, the folder of a fold, or a .safetensors file.
+        run: A run, the folder of a fold, a .safetensors file, or a folder of sgpmil export.
         raw_features: Bound changes of the raw features, not of standardised ones.
     """
 
@@ -48,18 +48,23 @@ def bound_run(options: LipschitzOptions) -> RunBounds:
     Raises:
         CheckpointError: There is no trained model, or no bound for this kind of model.
     """
-    run, num_folds = options.run, 1
-    models = {run.name if run.is_dir() else run.stem: run}
+    run, num_untrained = options.run, 0
     if is_run(run):
         folds = Run.open(run).folds
-        num_folds = len(folds)
-        models = {f"fold {name}": f.checkpoint for name, f in folds.items() if f.checkpoint}
-        if not models:
+        trained = {name: f.checkpoint for name, f in folds.items() if f.checkpoint}
+        if not trained:
             raise CheckpointError(
                 f"Expected a trained fold in {run}, but got none. Continue the run (`resume=True`)."
             )
+        num_untrained = len(folds) - len(trained)
+        models = {f"fold {name}": load(path)[0] for name, path in trained.items()}
+    else:
+        found = load(run)
+        name = run.name if run.is_dir() else run.stem
+        several = zip(found.names, found, strict=True)
+        models = {f"fold {one}": m for one, m in several} if len(found) > 1 else {name: found[0]}
     paths = [
-        tuple(lipschitz_paths(load_model(path)[0], raw_features=options.raw_features))
-        for path in models.values()
+        tuple(lipschitz_paths(model, raw_features=options.raw_features))
+        for model in models.values()
     ]
-    return RunBounds(tuple(models), tuple(paths), num_folds - len(models))
+    return RunBounds(tuple(models), tuple(paths), num_untrained)

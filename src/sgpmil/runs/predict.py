@@ -5,20 +5,13 @@ The command ``sgpmil predict`` calls `predict_folder`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from sgpmil.bags.bag import Bag
-from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.steps import BagOptions
 from sgpmil.bags.target import ClassTarget, Target
-from sgpmil.errors import CheckpointError, PredictionError, RunFolderError, SettingsError
-from sgpmil.evaluation import iter_predictions
-from sgpmil.evaluation.ensemble import mixture
+from sgpmil.errors import PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation.novelty_warning import novelty_warning
-from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
@@ -32,10 +25,8 @@ from sgpmil.evaluation.uncertainty.decisions import (
     fit_deferral,
 )
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
-from sgpmil.models import MILModel, load_model
 from sgpmil.models.prevalence import expected_shares, prevalence_note, prior_shift
 from sgpmil.processes import compute_device, progress_bar
-from sgpmil.runs.description import is_run
 from sgpmil.runs.prediction_files import (
     TABLE,
     read_predictions,
@@ -43,8 +34,8 @@ from sgpmil.runs.prediction_files import (
     write_predictions_csv,
 )
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
-from sgpmil.runs.run import Run, RunFold
-from sgpmil.runs.seen_slides import SeenSlides
+from sgpmil.runs.run import RunFold
+from sgpmil.runs.trained_model import TrainedModel, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +43,8 @@ class PredictOptions(BagOptions):
     """Options of `predict_folder`.
 
     Args:
-        model: A run, whose folds then predict together; the folder of one fold (runs/x/fold-0); or
-            a .safetensors file.
+        model: A run, whose folds then predict together; the folder of one fold (runs/x/fold-0); a
+            .safetensors file; or a folder of sgpmil export, or its name on the Hugging Face hub.
         out: Folder to write to.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         precision: Arithmetic of the dense layers: 32, bf16, or auto (bf16 on GPUs that have it).
@@ -167,32 +158,22 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             f"{options.out} holds predictions already. Replace them with `overwrite=True`."
         )
     device = compute_device(options.device)
-    networks = _load_models(options)
-    network = networks[0]
-    target = network.target
-    prior = _prior_note(options, network)
-    rules = calibrate(options, target)
+    model = load(options.model)
+    target = model.target
+    prior = _prior_note(options, model)
+    rules = calibrate(options, model)
     bags = options.read_bags(target.names if options.labels is not None else None)
     bags = bags.with_target(target)
-    if bags.feature_dim != network.in_dim:
-        raise PredictionError(
-            f"Expected bags of {network.in_dim} features, as the model was trained on, but those "
-            f"of {options.features} have {bags.feature_dim}. Use embeddings of the same encoder."
-        )
+    model.check(bags)
     with progress_bar("Predicting", len(bags), "slides", show=show_progress) as bar:
-        predict = partial(
-            iter_predictions,
+        found = model.iter_predictions(
+            bags,
             with_instances=options.instances,
             device=device,
             precision=options.precision,
             prevalence=options.prevalence,
             novelty=options.novelty,
-        )
-        seen = SeenSlides.of_model(options.model)
-        digests = bags.slide_digests() if seen else {}
-        found = (
-            seen.mark(prediction, digests.get(prediction.slide_id, ""))
-            for prediction in _together(networks, bags, predict, bar.advance)
+            on_bag=lambda _: bar.advance(),
         )
         table = write_prediction_folder(options.out, found, target, keep_instances=False)
     decisions = decide(table, rules.conformal, rules.deferral)
@@ -200,16 +181,16 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     if rules.calibration is not None:
         write_predictions(options.out / TABLE, table, decisions)
     ensemble = (
-        f"The {len(networks)} folds of {options.model} predicted together: probabilities are their "
+        f"The {len(model)} folds of {options.model} predicted together: probabilities are their "
         "mean, and disagreement says how far the folds differ.",
     )
     notes = (
-        *(ensemble if len(networks) > 1 else ()),
+        *(ensemble if len(model) > 1 else ()),
         *_seen_note(table),
         *prior,
         *rules.notes(table, decisions),
     )
-    warning = novelty_warning(table, _num_training(networks))
+    warning = novelty_warning(table, model.num_training_slides)
     return PredictedFolder(options.out, table, decisions, notes, warning)
 
 
@@ -223,81 +204,19 @@ def _seen_note(table: PredictionTable) -> tuple[str, ...]:
     return (f"Of the {len(table)} slides, {' and '.join(counts)} (column seen).",)
 
 
-_INSTANCES_AT_ONCE = 2**15
-"""Instances of slides that each of several models predicts before the next one does."""
-
-
-def _num_training(networks: Sequence[MILModel]) -> int:
-    """Number of training slides that the p-values of novelty are of.
-
-    Those of several models are twice their mean, so that the smallest possible one is that of half
-    as many slides.
-    """
-    fewest = min(network.novelty.num_slides for network in networks)
-    return fewest if len(networks) == 1 else max(0, (1 + fewest) // 2 - 1)
-
-
-def _load_models(options: PredictOptions) -> tuple[MILModel, ...]:
-    """Load the model, or those of a run's folds.
-
-    Raises:
-        CheckpointError: A model cannot be read, a fold is not done, or the folds' classes or
-            features differ.
-    """
-    if not is_run(options.model):
-        return (load_model(options.model)[0],)
-    run = Run.open(options.model)
-    if run.unfinished:
-        raise CheckpointError(
-            f"Expected all folds of {options.model} to be done, but {', '.join(run.unfinished)} is "
-            "not. Resume the run (`resume=True`), or name a fold, such as "
-            f"{options.model / 'fold-0'}."
-        )
-    networks = tuple(load_model(fold.path)[0] for fold in run.folds.values())
-    if len({(network.target, network.in_dim) for network in networks}) > 1:
-        raise CheckpointError(
-            f"Expected folds of the same classes and features in {options.model}, but they differ. "
-            f"Name a fold, such as {options.model / 'fold-0'}."
-        )
-    return networks
-
-
-def _together(
-    networks: Sequence[MILModel],
-    bags: BagDataset,
-    predict: Callable[[MILModel, Iterable[Bag]], Iterator[Prediction]],
-    on_slide: Callable[[], object],
-) -> Iterator[Prediction]:
-    """Predict bags by one model, or by the mixture of several."""
-    if len(networks) == 1:
-        for prediction in predict(networks[0], bags):
-            yield prediction
-            on_slide()
-        return
-    some: list[Bag] = []
-    for number, bag in enumerate(bags, start=1):
-        some.append(bag)
-        if number < len(bags) and sum(b.num_instances for b in some) < _INSTANCES_AT_ONCE:
-            continue
-        for each in zip(*[predict(network, some) for network in networks], strict=True):
-            yield mixture(each)
-            on_slide()
-        some = []
-
-
-def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
+def _prior_note(options: PredictOptions, model: TrainedModel) -> tuple[str, ...]:
     """Say which class shares the probabilities are for, where that is known.
 
     Raises:
         SettingsError: The prevalence does not fit the classes, or decisions are asked for that
             were calibrated at another one.
     """
-    shares, given = network.shares, options.prevalence
+    shares, given = model.shares, options.prevalence
     if given is None:
         expected = None if shares is None else shares.expected
-        return prevalence_note(expected, network.target)
-    usual = prior_shift(shares, network.target)
-    is_other = prior_shift(shares, network.target, given) != usual
+        return prevalence_note(expected, model.target)
+    usual = prior_shift(shares, model.target)
+    is_other = prior_shift(shares, model.target, given) != usual
     decides = options.coverage is not None or options.defer is not None
     if is_other and decides and options.calibration is None:
         raise SettingsError(
@@ -305,9 +224,9 @@ def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
             "the model's own prevalence, not for `prevalence`. Predict calibration slides with the "
             "same `prevalence`, and name them with `calibration`."
         )
-    expected = expected_shares(given, network.target)
+    expected = expected_shares(given, model.target)
     expected = shares.training if expected is None and shares is not None else expected
-    notes = prevalence_note(expected, network.target)
+    notes = prevalence_note(expected, model.target)
     if shares is None:
         notes += (
             "The checkpoint does not say which class shares its training drew: equal ones are "
@@ -316,7 +235,7 @@ def _prior_note(options: PredictOptions, network: MILModel) -> tuple[str, ...]:
     return notes
 
 
-def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
+def calibrate(options: PredictOptions, model: TrainedModel) -> DecisionRules:
     """Fit prediction sets and deferral on calibration slides.
 
     Raises:
@@ -334,12 +253,12 @@ def calibrate(options: PredictOptions, target: Target) -> DecisionRules:
                 "`calibration` is for `coverage` and `defer`. Add one of them, or leave it out."
             )
         return DecisionRules()
-    if options.calibration is None and is_run(options.model):
+    if options.calibration is None and len(model) > 1:
         raise SettingsError(
-            "`coverage` and `defer` of a run's folds together need slides that none of the folds "
-            "was trained on. Predict such slides with the run, and name them with `calibration`."
+            "`coverage` and `defer` of several folds together need slides that none of the folds "
+            "was trained on. Predict such slides with them, and name them with `calibration`."
         )
-    table = _with_target(_read_calibration(options), target)
+    table = _with_target(_read_calibration(options), model.target)
     sets = rule = None
     if coverage is not None:
         sets = fit_conformal(table, coverage, conformal_method(options.conformal or "lac"))

@@ -28,34 +28,37 @@ class SeenSlides:
     validation: Set[str] = frozenset()
 
     @staticmethod
-    def of_model(model: Path) -> "SeenSlides":
+    def of_model(model: Path, *, with_names: bool = True) -> "SeenSlides":
         """Look up what the model at a path has seen; nothing where no run tells.
 
         Args:
             model: A run, the folder of a fold, or a checkpoint in one.
+            with_names: Whether slides are known by their names too, and not by content alone.
         """
         model = model.resolve()  # a fold may be the current folder
         try:
             if is_run(model):
                 run = Run.open(model)
-                return SeenSlides._of_folds(run.splits.values(), run.slides)
+                return SeenSlides._of_folds(run.splits.values(), run.slides, with_names)
             folder = model if model.is_dir() else model.parent
             if not is_run(folder.parent):
                 return SeenSlides()
             run = Run.open(folder.parent)
             fold = run.splits.get(folder.name.removeprefix("fold-"))
-            return SeenSlides._of_folds(() if fold is None else (fold,), run.slides)
+            return SeenSlides._of_folds(() if fold is None else (fold,), run.slides, with_names)
         except SgpmilError:  # a damaged run says nothing; its checkpoint predicts all the same
             return SeenSlides()
 
     @staticmethod
-    def _of_folds(folds: Iterable[Fold], digests: Mapping[str, str]) -> "SeenSlides":
+    def _of_folds(
+        folds: Iterable[Fold], digests: Mapping[str, str], with_names: bool
+    ) -> "SeenSlides":
         folds = tuple(folds)
 
         def known(slides: Iterable[str]) -> frozenset[str]:
             names = list(slides)
             contents = (content_of(digests[name]) for name in names if name in digests)
-            return frozenset((*map(clean_slide_id, names), *contents))
+            return frozenset((*(map(clean_slide_id, names) if with_names else ()), *contents))
 
         return SeenSlides(
             known(slide for fold in folds for slide in fold.train),
