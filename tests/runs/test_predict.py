@@ -161,7 +161,7 @@ def test_a_checkpoint_without_a_run_has_seen_nothing_that_is_known(made, tmp_pat
 def test_an_unfinished_run_and_decisions_without_calibration_are_refused(made, tmp_path):
     place, _ = made
     shutil.copytree(place / "run", tmp_path / "run")
-    with pytest.raises(SettingsError, match="--calibration"):
+    with pytest.raises(SettingsError, match="`calibration`"):
         predict_folder(options_of(made, tmp_path / "p", model=tmp_path / "run", defer=0.1))
     (tmp_path / "run" / "fold-1" / "predictions.parquet").unlink()
     with pytest.raises(CheckpointError, match="1 is not"):
