@@ -41,11 +41,53 @@ def test_a_run_becomes_a_page_and_cases(sgpmil, run, tmp_path):
     code, _, err = sgpmil(*arguments)
     assert code == 2
     assert "exists already. Replace it with --overwrite" in err
-    out.unlink()
-    code, _, err = sgpmil(*arguments, "--case", "f0 s00")
-    assert code == 2
-    assert "f0 s00.html exists already" in err
-    assert not out.exists()  # nothing is drawn in vain
+
+
+def linked_cases(page):
+    text = page.read_text(encoding="utf-8")
+    return {unquote(link) for link in re.findall(r'href="cases/([^"]+)\.html"', text)}
+
+
+def test_cases_are_added_to_a_page(sgpmil, tmp_path):
+    path = tmp_path / "new.csv"
+    names = ["a", "b & c", "d#e", "f"]
+    rows = [f"{name},{i % 2},0.{2 + i},0.{8 - i}" for i, name in enumerate(names)]
+    path.write_text("\n".join(["slide_id,label,p_0,p_1", *rows]))
+    out = tmp_path / "report.html"
+    report = ("report", path, "--out", out, "--bootstrap", 0)
+    assert sgpmil(*report)[0] == 0
+    before = out.read_text(encoding="utf-8")
+    assert linked_cases(out) == set()
+
+    code, said, _ = sgpmil(*report, "--case", "b & c", "--case", "a")
+    assert code == 0
+    assert "Case reports of 2 slides" in said
+    assert "is else as it was" in said
+    assert linked_cases(out) == {"a", "b & c"}
+    # Without the links, it is the page that it was.
+    text = re.sub(r'<p class="cases">.*?</p>', "", out.read_text(encoding="utf-8"), flags=re.DOTALL)
+    plain = re.sub(r'<a href="cases/[^"]*">(.*?)</a>', r"\1", text)
+    assert plain == before.replace('<p class="cases" hidden></p>', "")
+
+    first = tmp_path / "cases" / "a.pdf"
+    first.write_text("mine")
+    code, said, _ = sgpmil(*report, "--case", "a", "--case", "f")
+    assert code == 0
+    assert "a has a case report already" in said
+    assert first.read_text() == "mine"
+    assert linked_cases(out) == {"a", "b & c", "f"}
+
+    # A slide whose report was cut short is written whole.
+    (tmp_path / "cases" / "f.pdf").unlink()
+    assert sgpmil(*report, "--case", "f")[0] == 0
+    assert (tmp_path / "cases" / "f.pdf").exists()
+
+    # All of it is written again: the page, and every case report that is there.
+    code, said, _ = sgpmil(*report, "--case", "d#e", "--overwrite")
+    assert code == 0
+    assert "Case reports of 4 slides" in said
+    assert first.read_bytes().startswith(b"%PDF")
+    assert linked_cases(out) == set(names)
 
 
 def test_all_cases(sgpmil, tmp_path):
@@ -103,6 +145,8 @@ def test_predictions_of_another_system(sgpmil, tmp_path):
     ("options", "said"),
     [
         (("--case", "nowhere"), "but got 'nowhere'. Its slides are"),
+        (("--case", "F0 S01.svs"), "but got 'F0 S01.svs'. Did you mean 'f0 s01'?"),
+        (("--case", "f0 s0l"), "Did you mean 'f0 s"),
         (("--mpp", "0"), "Expected --mpp above 0"),
         (("--coverage", "90"), "Expected --coverage between 0 and 1, but got 90"),
         (("--bootstrap", "-1"), "Expected --bootstrap of at least 0"),

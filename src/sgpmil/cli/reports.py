@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import console, facts, print_unfinished
+from sgpmil.cli.output import console, facts, listed, print_unfinished
 from sgpmil.explanation.run_explanation import ExplainOptions
 from sgpmil.processes import progress_bar
 from sgpmil.report.explanation_files import WrittenExplanation, write_explanation
@@ -71,12 +71,17 @@ def report(options: ReportOptions) -> None:
     """
     with progress_bar("Reporting", None, "slides") as bar:
         written = write_report(options, bar)
-    console.print(f"Written: {written.page} ({written.page.stat().st_size / 1e6:.1f} MB)")
-    num_cases = len(written.cases)
-    if num_cases:
-        slides = "1 slide" if num_cases == 1 else f"{num_cases} slides"
+    if written.report is not None:
+        console.print(f"Written: {written.page} ({written.page.stat().st_size / 1e6:.1f} MB)")
+    if written.cases:
+        slides = "1 slide" if len(written.cases) == 1 else f"{len(written.cases)} slides"
         console.print(f"Case reports of {slides}, HTML and PDF: {written.case_folder}")
-    num_warnings = written.report.num_warnings
+    if written.report is None:
+        console.print(f"{written.page} links to its case reports, and is else as it was.")
+    if written.kept:
+        verb = "has a case report" if len(written.kept) == 1 else "have case reports"
+        console.print(f"{listed(written.kept)} {verb} already: --overwrite writes all again.")
+    num_warnings = 0 if written.report is None else written.report.num_warnings
     if num_warnings:
         verb = "is a warning: look at it" if num_warnings == 1 else "are warnings: look at them"
         console.print(f"{num_warnings} of its checks {verb} first.")

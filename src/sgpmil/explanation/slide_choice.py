@@ -2,13 +2,15 @@
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
@@ -77,8 +79,8 @@ def choose_slides(
     strangers = [slide_id for slide_id in only if slide_id not in material.slide_ids]
     if strangers:
         raise ExplanationError(
-            f"Expected test slides of {material.path}, such as '{min(material.slide_ids)}', but "
-            f"got {listed(strangers)}. Check their spelling."
+            f"Expected test slides of {material.path}, but got {listed(strangers)}. "
+            f"{near_slides(strangers[0], material.slide_ids)}"
         )
     chosen = [
         one
@@ -87,6 +89,26 @@ def choose_slides(
     ]
     chosen.sort(key=lambda one: (-one.prediction.entropy, one.slide_id))
     return tuple(chosen[:most])
+
+
+def near_slides(name: str, slide_ids: Collection[str]) -> str:
+    """Name the slides that a wrong name may mean, in a sentence.
+
+    Example:
+        >>> near_slides("IMG01.svs", ["img01", "img10", "other"])
+        "Did you mean 'img01'?"
+        >>> near_slides("a", ["img01", "img10"])
+        "Its slides are 'img01', 'img10'."
+    """
+    same = [s for s in slide_ids if _plain_name(s) == _plain_name(name)]
+    close = sorted(same) or get_close_matches(name, sorted(slide_ids), n=3)
+    if close:
+        return f"Did you mean {' or '.join(repr(one) for one in close)}?"
+    return f"Its slides are {listed(sorted(slide_ids))}."
+
+
+def _plain_name(name: str) -> str:
+    return clean_slide_id(name).casefold()
 
 
 def example_slides(material: RunMaterial, most: int = 3) -> ExampleSlides:

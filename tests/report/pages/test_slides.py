@@ -33,7 +33,7 @@ def drawn(monkeypatch):
 
 
 def test_a_colour_means_the_same_on_every_map(tmp_path, drawn):
-    section = slides_section(explain(material(path=tmp_path, num_folds=1)), 2, frozenset())
+    section = slides_section(explain(material(path=tmp_path, num_folds=1)), 2)
     assert {predicted for predicted, _, _ in drawn} == {"normal", "tumour"}
     assert {shown for _, *shown in map(tuple, drawn) for shown in [tuple(shown)]} == {(1, "tumour")}
     texts = [block.text for block in section.blocks if isinstance(block, Prose)]
@@ -47,7 +47,7 @@ def test_a_class_without_a_right_slide_is_said(tmp_path):
     found = material(path=tmp_path, num_folds=1)
     only = tuple(p for p in found.folds[0].test.predictions if p.label == 1)
     fold = replace(found.folds[0], test=PredictionTable(only, found.target))
-    section = slides_section(explain(replace(found, folds=(fold,))), 1, frozenset())
+    section = slides_section(explain(replace(found, folds=(fold,))), 1)
     texts = [block.text for block in section.blocks if isinstance(block, Prose)]
     (best,) = (text for text in texts if text.startswith("The right prediction"))
     assert best.endswith("There is none of 'normal'.")

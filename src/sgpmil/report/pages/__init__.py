@@ -11,6 +11,7 @@ provenance        sections of settings, environment, and commands that reproduce
 case_report       a case report as data
 confidence        confidence of the model in words; prediction sets
 case_page         a case report as blocks, written as HTML and PDF
+case_links        links of the page to the case reports that exist beside it
 blocks            the blocks that pages are made of, and their pictures
 rendering         blocks as HTML, by templates
 pdf               blocks as PDF

@@ -123,6 +123,8 @@ class Table:
         caption: Its caption.
         num_words: Number of columns, from the left, that hold words; the others hold numbers.
         is_long: Whether it is folded and can be sorted, such as the list of all slides.
+        cases: Address of a case report of each row, which its first cell links to where that file
+            exists; none for a table of other things.
     """
 
     kind: ClassVar[str] = "table"
@@ -131,6 +133,7 @@ class Table:
     caption: str = ""
     num_words: int = 1
     is_long: bool = False
+    cases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +199,16 @@ class SlideCard:
         facts: Further numbers, in words.
         image: Its maps.
         missing: The reason why there are none, in a sentence.
-        case_link: Address of its case report, relative to the page; empty where there is none.
+        case: Address of its case report, which its name links to where that file exists.
     """
 
     kind: ClassVar[str] = "slide"
     slide_id: str
     headline: str
     facts: str
+    case: str
     image: DataImage | None = None
     missing: str = ""
-    case_link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import Prediction
@@ -20,6 +19,7 @@ from sgpmil.explanation.confidence import (
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind, contrasting_patches
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.maps import patch_side
+from sgpmil.explanation.slide_choice import near_slides
 from sgpmil.explanation.slide_explanation import SlideExplanation
 from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import ClassBar
@@ -125,8 +125,8 @@ class CaseReports:
         """
         if slide_id not in self._found:
             raise ExplanationError(
-                f"Expected a slide that {self.material.path} tested, but got '{slide_id}'. Its "
-                f"slides are {listed(sorted(self._found))}."
+                f"Expected a slide that {self.material.path} tested, but got '{slide_id}'. "
+                f"{near_slides(slide_id, self._found)}"
             )
 
     def of(self, slide_id: str) -> CaseReport:

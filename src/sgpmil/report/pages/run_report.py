@@ -49,7 +49,8 @@ class ReportOptions(MaterialOptions):
         temperature_bias: Fit a bias of each class beside the temperature.
         seed: Seed of the bootstrap and of random attention.
         keep_seen: Measure slides that the model was trained on, too; they are left out else.
-        overwrite: Replace an existing report.
+        overwrite: Replace an existing page and its case reports. A case report is added to a page
+            without it.
     """
 
     out: Path | None = None
@@ -141,7 +142,6 @@ def run_report(
     options: ReportOptions,
     material: RunMaterial | None = None,
     *,
-    cases: frozenset[str] = frozenset(),
     num_slides: int = 3,
 ) -> RunReport:
     """Gather the content of a run's page.
@@ -152,7 +152,6 @@ def run_report(
     Args:
         options: The run, its slides, and the measurements.
         material: The run, where it is read already.
-        cases: Slides that have a case report beside the page.
         num_slides: Most slides of each kind to show with maps.
 
     Raises:
@@ -175,7 +174,7 @@ def run_report(
         *_measured(assessment, tests, prevalence_sentences(material)),
         localisation_section(assessment),
         prototype_section(explanation),
-        slides_section(explanation, num_slides, cases),
+        slides_section(explanation, num_slides),
         slide_list_section(material, sets, posterior),
         settings_section(material),
         environment_section(material),

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from urllib.parse import quote
 
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SgpmilError
@@ -25,7 +23,7 @@ from sgpmil.report.pages.blocks import (
     Table,
     photo_image,
 )
-from sgpmil.report.pages.case_page import case_name
+from sgpmil.report.pages.case_links import case_address
 from sgpmil.report.pages.texts import counted, format_number
 from sgpmil.runs.material import RunMaterial
 
@@ -48,13 +46,12 @@ _KINDS = {
 }
 
 
-def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -> Section:
+def slides_section(explanation: Explanation, most: int) -> Section:
     """Show the best, the worst and the least certain slides with their maps.
 
     Args:
         explanation: Explanation of the run.
         most: Most slides that are wrong, and most that are uncertain.
-        cases: Slides that have a case report beside the page.
     """
     material = explanation.material
     chosen = example_slides(material, most)
@@ -78,7 +75,7 @@ def slides_section(explanation: Explanation, most: int, cases: frozenset[str]) -
                 image, missing = None, f"Its maps are above, under “{above[one.slide_id]}”."
             else:
                 image, missing = _draw(explanation, one)
-            blocks.append(_card(one, material, cases, image, missing))
+            blocks.append(_card(one, material, image, missing))
             above.setdefault(one.slide_id, title)
     return Section("slides", "Slides and what the model saw", tuple(blocks))
 
@@ -158,6 +155,7 @@ def slide_list_section(
         ),
         num_words=6,
         is_long=True,
+        cases=tuple(case_address(row[0]) for _, row in rows),
     )
     return Section("all-slides", "All slides", (table,))
 
@@ -194,25 +192,18 @@ def _draw(explanation: Explanation, one: ChosenSlide) -> tuple[DataImage | None,
 
 
 def _card(
-    one: ChosenSlide,
-    material: RunMaterial,
-    cases: frozenset[str],
-    image: DataImage | None,
-    missing: str,
+    one: ChosenSlide, material: RunMaterial, image: DataImage | None, missing: str
 ) -> SlideCard:
     p, names = one.prediction, material.target.names
     label = "label unknown" if p.label is None else f"label {names[p.label]}"
-    link = ""
-    if p.slide_id in cases:
-        link = quote(str(Path("cases") / f"{case_name(p.slide_id)}.html"))
     return SlideCard(
         slide_id=p.slide_id,
         headline=f"{names[p.predicted_class]} {p.probability_text(p.predicted_class)}, {label}",
         facts=f"fold {one.fold.name}; entropy {format_number(p.entropy)} nats, of which "
         f"{format_number(p.mutual_information)} in the model",
+        case=case_address(p.slide_id),
         image=image,
         missing=missing,
-        case_link=link,
     )
 
 
