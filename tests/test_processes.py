@@ -1,4 +1,3 @@
-import io
 import multiprocessing
 import os
 import signal
@@ -8,20 +7,15 @@ import threading
 
 import pytest
 import torch
-from rich.console import Console
-from rich.progress import Progress, TimeRemainingColumn
 
 from sgpmil import processes
 from sgpmil.errors import SettingsError
 from sgpmil.processes import (
     FileLock,
-    ProgressBar,
     available_cores,
     compute_device,
     handle_signal,
     hold_interrupts,
-    progress_bar,
-    progress_bars,
     repeat_lost_interrupts,
     set_up_worker,
 )
@@ -160,94 +154,6 @@ def test_a_worker_ignores_interrupts_and_ends_with_its_parent(tmp_path):
         parent.kill()
         assert parent.stdout.read() == ""  # the end of the output: the worker has ended, too
     assert not path.exists()
-
-
-def test_a_bar_counts_and_shows_a_state():
-    with progress_bar("Reading", 5, "slides", num_done=2, show=False) as bar:
-        bar.advance()
-        bar.show(state="12 patches/s")
-        (task,) = bar.bars.tasks
-        assert (task.completed, task.total, task.fields["state"]) == (3, 5, "12 patches/s")
-        assert bar.count == "3 of 5"
-        bar.advance(0.5)
-        assert bar.count == "3 of 5"
-        bar.begin("Drawing", 2)
-        bar.advance()
-        (task,) = bar.bars.tasks
-        assert (task.completed, task.total, task.description) == (1, 2, "Drawing")
-
-
-def test_work_that_ends_early_fills_its_bar():
-    with progress_bar("fold 0", 200, "epochs", show=False) as bar:
-        bar.advance(71)
-        bar.finish("testing")
-        (task,) = bar.bars.tasks
-        assert (task.completed, task.total, task.fields["state"]) == (71, 71, "testing")
-    with progress_bar("fold 0", 20, "epochs", show=False) as bar:
-        bar.finish()
-        (task,) = bar.bars.tasks
-        assert (task.completed, task.total) == (20, 20)
-
-
-def test_bars_of_work_at_once_are_below_each_other():
-    with progress_bars("epochs", show=False) as bars:
-        with bars.bar("fold 0", 3) as first, bars.bar("fold 1", 3) as second:
-            second.advance()
-            first.advance(2)
-            shown = [(task.description, task.completed) for task in bars.bars.tasks]
-            assert shown == [("fold 0", 2), ("fold 1", 1)]
-        assert not bars.bars.tasks
-
-
-def test_a_log_file_gets_lines_instead_of_a_bar(capfd):
-    with progress_bar("", 5, "jobs", num_done=2, show=True) as bar:
-        bar.advance()
-        bar.log(f"{bar.count}: colon [abmil]")
-        bar.say("It [diverged].")
-    with progress_bars("epochs", show=True) as bars:
-        bars.say("fold 0: done")
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.splitlines() == ["3 of 5: colon [abmil]", "It [diverged].", "fold 0: done"]
-
-
-def test_no_progress_is_shown_unless_asked_for(capfd):
-    with progress_bar("", 1, "jobs", show=False) as bar:
-        bar.say("a")
-        bar.log("b")
-    with progress_bars("epochs", show=False) as bars:
-        bars.say("c")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_narrow_terminal_cuts_the_state_and_not_the_count():
-    name = "kernel-attention, fold 0 (1 of 5)"
-    with progress_bar(name, 200, "epochs", show=False) as bar:
-        bar.advance(4)
-        bar.show(state="loss 0.500  val loss 0.250  balanced accuracy 0.875")
-        console = Console(file=io.StringIO(), width=80)
-        console.print(bar.bars.get_renderable())
-    line = console.file.getvalue().rstrip("\n")
-    assert "\n" not in line
-    assert name in line
-    assert "4/200 epochs" in line
-    assert line.rstrip().endswith("…")
-
-
-def test_long_jobs_still_have_a_time_left():
-    clock = iter(range(0, 10**6, 100))  # every look at the clock is 100 seconds later
-    console = Console(file=io.StringIO(), force_terminal=True)
-    with Progress(
-        TimeRemainingColumn(),
-        console=console,
-        auto_refresh=False,
-        get_time=lambda: float(next(clock)),
-        speed_estimate_period=processes._SPEED_PERIOD_S,
-    ) as bars:
-        bar = ProgressBar(bars, "", 10)
-        for _ in range(3):
-            bar.advance()
-        assert bars.tasks[0].time_remaining is not None
 
 
 def test_the_gpu_is_taken_where_there_is_one(monkeypatch):

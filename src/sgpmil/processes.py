@@ -1,4 +1,4 @@
-"""Locks, worker processes, Ctrl-C, progress bars and devices, for all rooms."""
+"""Locks, worker processes, Ctrl-C and devices, for all rooms."""
 
 import _thread
 import os
@@ -14,10 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sgpmil.errors import SettingsError
 
-if TYPE_CHECKING:  # imported when they are first used: workers that decode tiles need neither
+if TYPE_CHECKING:  # imported when it is first used: workers that decode tiles do not need it
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
 try:
     import fcntl
@@ -25,9 +23,6 @@ except ImportError:  # Windows has no such lock; nothing is guarded there.
     fcntl = None  # type: ignore[assignment]
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
-
-_SPEED_PERIOD_S = 24 * 3600.0
-"""Seconds over which the speed is averaged: a slide can take longer than rich's half minute."""
 
 _REPEAT_AFTER_S = 0.05
 
@@ -186,147 +181,6 @@ def _end_with_parent(on_orphaned: Callable[[], None] | None) -> None:
     if on_orphaned is not None:
         on_orphaned()
     os._exit(1)
-
-
-class ProgressBar:
-    """A progress bar on standard error. Without a terminal, such as in a log file, it is hidden.
-
-    Args:
-        bars: The bars of rich that this one belongs to.
-        text: Text in front of the bar.
-        total: Units of work in all; None where unknown.
-        num_done: Units that were done before.
-    """
-
-    def __init__(
-        self, bars: "Progress", text: str = "", total: int | None = None, num_done: int = 0
-    ) -> None:
-        self.bars = bars
-        self._total = total
-        self._done: int | float = num_done
-        self._task = bars.add_task(text, total=total, completed=num_done, state="")
-
-    @property
-    def count(self) -> str:
-        """Units done so far, of all: ``3 of 40``."""
-        whole = int(self._done)
-        return f"{whole}" if self._total is None else f"{whole} of {self._total}"
-
-    def begin(self, text: str, total: int | None) -> None:
-        """Start from zero with another text and total."""
-        self._total, self._done = total, 0
-        self.bars.reset(self._task, total=total, description=text)
-
-    def advance(self, num: int | float = 1) -> None:
-        """Add units of work that are done."""
-        self.reach(self._done + num)
-
-    def reach(self, done: int | float) -> None:
-        """Set the units of work that are done."""
-        self._done = done
-        self.bars.update(self._task, completed=done)
-
-    def show(self, *, text: str | None = None, state: str | None = None) -> None:
-        """Change the text in front of the bar, or the state behind it."""
-        self.bars.update(self._task, description=text)
-        if state is not None:
-            self.bars.update(self._task, state=state)
-
-    def finish(self, state: str = "") -> None:
-        """Fill the bar, also where the work ended early."""
-        done = self._done or self._total
-        self.bars.update(self._task, total=done, completed=done, state=state)
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self.bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def log(self, text: str) -> None:
-        """Print a line where the bar is hidden, so that a log file shows the progress."""
-        if not _is_visible(self.bars.console):
-            self.say(text)
-
-
-class ProgressBars:
-    """Progress bars below each other. `progress_bars` makes them."""
-
-    def __init__(self, bars: "Progress") -> None:
-        self.bars = bars
-
-    @contextmanager
-    def bar(self, text: str = "", total: int | None = None) -> Iterator[ProgressBar]:
-        """Show another bar while the block runs."""
-        bar = ProgressBar(self.bars, text, total)
-        try:
-            yield bar
-        finally:
-            self.bars.remove_task(bar._task)
-
-    def say(self, text: str) -> None:
-        """Print a line above the bars."""
-        self.bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def progress_bars(unit: str, *, show: bool = True) -> Iterator[ProgressBars]:
-    """Show progress bars on standard error while the block runs."""
-    with _rich_progress(unit, show=show) as bars:
-        yield ProgressBars(bars)
-
-
-@contextmanager
-def progress_bar(
-    text: str, total: int | None, unit: str, *, num_done: int = 0, show: bool = True
-) -> Iterator[ProgressBar]:
-    """Show one progress bar on standard error while the block runs.
-
-    Example:
-        >>> with progress_bar("Reading", 2, "slides", show=False) as bar:
-        ...     bar.advance()
-        ...     bar.count
-        '1 of 2'
-    """
-    with _rich_progress(unit, show=show) as bars:
-        yield ProgressBar(bars, text, total, num_done)
-
-
-def _rich_progress(unit: str, *, show: bool) -> "Progress":
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.table import Column
-
-    console = Console(stderr=True, quiet=not show)
-    # In a narrow terminal the state is cut, not the count and the time left.
-    columns = (
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(),
-        TextColumn(unit, table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(),
-        TextColumn(
-            "{task.fields[state]}",
-            markup=False,
-            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-        ),
-    )
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        expand=True,
-        disable=not show or not _is_visible(console),
-        speed_estimate_period=_SPEED_PERIOD_S,
-    )
-
-
-def _is_visible(console: "Console") -> bool:
-    return console.is_terminal or console.is_jupyter
 
 
 def compute_device(name: str = "auto", *, needs_float64: bool = True) -> "torch.device":

@@ -26,7 +26,7 @@ from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.gpu.resident import on_device
 from sgpmil.models.registry import build_model
-from sgpmil.processes import ProgressBar, progress_bars
+from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.run import Run, run_lock
 from sgpmil.training import cross_validation, turns
@@ -294,25 +294,31 @@ def test_the_models_own_training_is_the_default_fold_by_fold(tmp_path, own_train
 
 def test_the_bar_is_told_of_every_fold_that_is_trained(tmp_path, monkeypatch):
     calls = []
-    for name in ("advance", "finish", "say"):
+    for name in ("advance", "say"):
         monkeypatch.setattr(ProgressBar, name, lambda self, *values, name=name: calls.append(name))
     run_all(tmp_path / "run", only_folds=["1"], epochs=1)
-    assert calls == ["advance", "finish", "say"]
+    assert calls == ["advance", "say"]
     calls.clear()
     run_all(tmp_path / "run", folds=FOLDS, epochs=1, resume=True, only_folds=["0"])
-    assert calls == ["advance", "finish", "say", "say"]
+    assert calls == ["advance", "say", "say"]
 
 
-def test_an_epoch_moves_the_bar_and_says_how_it_goes():
-    with progress_bars("epochs", show=False) as bars, bars.bar("fold 0", 5) as bar:
-        show = cross_validation._show_epochs(bar)
-        show({"epoch": 1, "train_loss": 0.51234})  # a resumed fold
-        assert bar.count == "2 of 5"
-        (task,) = bars.bars.tasks
-        assert task.fields["state"] == "loss 0.512"
-        show({"epoch": 2, "train_loss": 0.5, "val_loss": 0.25, "val_balanced_accuracy": 0.875})
-        assert bar.count == "3 of 5"
-        assert task.fields["state"] == "loss 0.500  val loss 0.250  balanced accuracy 0.875"
+def test_the_bar_counts_the_epochs_of_all_folds():
+    with progress_bar("abmil", 10, "epochs", show=False) as bar:
+        with cross_validation._FoldProgress.shown(bar, "fold 0 (1 of 2)", 5) as fold:
+            fold.end_epoch({"epoch": 1, "train_loss": 0.51234})  # a resumed fold
+            assert bar.count == "1 of 9"
+            metrics = {"val_loss": 0.25, "val_balanced_accuracy": 0.875}
+            fold.end_epoch({"epoch": 2, "train_loss": 0.5, **metrics})
+            assert bar.count == "2 of 9"
+            (text,) = bar._states.values()
+            assert text == (
+                "fold 0 (1 of 2), epoch 3 of 5: loss 0.500, validation loss 0.250, "
+                "balanced accuracy 0.875"
+            )
+            fold.test()  # early stopping
+            assert bar.count == "2 of 7"
+        assert not bar._states
 
 
 def test_folds_without_validation_cannot_choose_the_best_epoch():

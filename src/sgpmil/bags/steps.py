@@ -17,7 +17,7 @@ from sgpmil.bags.splits import Fold, check_folds, make_kfold, make_monte_carlo
 from sgpmil.bags.store import PackedStore
 from sgpmil.errors import SettingsError
 from sgpmil.options import Options
-from sgpmil.processes import progress_bar
+from sgpmil.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)

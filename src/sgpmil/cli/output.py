@@ -47,7 +47,8 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
     table.add_column("metric")
     table.add_column("mean ± sd" if num_folds > 1 else "value", justify="right")
     if num_folds > 1:
-        table.add_column("folds", justify="right")
+        # Up to five folds fit into 80 columns where the names of metrics are folded.
+        table.add_column("folds", justify="right", no_wrap=num_folds <= 5)
     for metric in summary:
         value = _number(metric.mean)
         if num_folds > 1:

@@ -9,7 +9,7 @@ import typer
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, listed, print_unfinished
 from sgpmil.explanation.run_explanation import ExplainOptions
-from sgpmil.processes import progress_bar
+from sgpmil.progress import progress_bar
 from sgpmil.report.explanation_files import WrittenExplanation, write_explanation
 from sgpmil.report.pages.run_report import ReportOptions
 from sgpmil.report.report_files import write_report

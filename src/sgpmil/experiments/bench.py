@@ -27,7 +27,8 @@ from sgpmil.gpu.resident import where_it_fits
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import build_model, list_models, resolve_settings
 from sgpmil.options import Options
-from sgpmil.processes import compute_device, progress_bar
+from sgpmil.processes import compute_device
+from sgpmil.progress import progress_bar
 from sgpmil.report.figures.bench_figures import GrowthCurve, write_growth_figure
 from sgpmil.shapes import Int
 from sgpmil.training.fit import fit

@@ -17,7 +17,8 @@ from sgpmil.experiments.model_study import (
 )
 from sgpmil.experiments.study import Job, count_job, run_jobs
 from sgpmil.options import Options
-from sgpmil.processes import compute_device, progress_bar
+from sgpmil.processes import compute_device
+from sgpmil.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,8 @@ from sgpmil.evaluation.summary import evaluate
 from sgpmil.experiments.jobs import JobFile, StudyPlan, run_all, unfinished
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
-from sgpmil.processes import ProgressBar, compute_device, progress_bar
+from sgpmil.processes import compute_device
+from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.runs.run import run_lock
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, default_training

@@ -34,7 +34,8 @@ from sgpmil.options import Options
 from sgpmil.phantoms.pyramid_file import PACKAGES, write_phantom
 from sgpmil.phantoms.scene import PhantomSettings, make_scene
 from sgpmil.phantoms.truth_files import write_regions, write_tissue, write_tumour
-from sgpmil.processes import available_cores, hold_interrupts, progress_bar, set_up_worker
+from sgpmil.processes import available_cores, hold_interrupts, set_up_worker
+from sgpmil.progress import progress_bar
 from sgpmil.slides.optional_part import require_package
 
 _NAME = "phantoms.json"

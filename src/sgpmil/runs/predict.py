@@ -26,7 +26,8 @@ from sgpmil.evaluation.uncertainty.decisions import (
 )
 from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.models.prevalence import expected_shares, prevalence_note, prior_shift
-from sgpmil.processes import compute_device, progress_bar
+from sgpmil.processes import compute_device
+from sgpmil.progress import progress_bar
 from sgpmil.runs.prediction_files import (
     TABLE,
     read_predictions,

@@ -3,8 +3,8 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from sgpmil.evaluation.summary import (
 from sgpmil.gpu.resident import fits_on_device, free_memory, on_device
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, find_model, resolve_settings
-from sgpmil.processes import ProgressBar, progress_bars
+from sgpmil.progress import ProgressBar, ProgressLine, progress_bar
 from sgpmil.runs.run import Run, RunFold, run_lock
 from sgpmil.training.callbacks import Callback
 from sgpmil.training.fabric import (
@@ -205,22 +205,30 @@ def cross_validate(
             on_disk = {} if opened is None else dict(opened.folds)
             done = {fold.name for fold in on_disk.values() if fold.is_done}
             fabric.barrier()  # before another fold can be done
-            bars = stack.enter_context(progress_bars("epochs", show=progress and is_first))
             wanted = [fold for fold in folds if fold.name in selected | done]
+            bar = stack.enter_context(
+                progress_bar(
+                    name,
+                    settings.epochs * sum(fold.name not in done for fold in wanted),
+                    "epochs",
+                    may_end_early=settings.patience > 0,
+                    show=progress and is_first,
+                )
+            )
 
             def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
                 fold = wanted[number]
-                text = f"{name}, fold {fold.name} ({number + 1} of {len(wanted)})"
-                with bars.bar(text, settings.epochs) as bar:
-                    if fold.name in done:
-                        predictions = on_disk[fold.name].load(with_validation=False).test
-                    else:
+                if fold.name in done:
+                    predictions = on_disk[fold.name].load(with_validation=False).test
+                else:
+                    text = f"fold {fold.name} ({number + 1} of {len(wanted)})"
+                    with _FoldProgress.shown(bar, text, settings.epochs) as shown:
                         predictions = _train_fold(
                             fabric,
                             near,
                             fold,
                             on_disk.get(fold.name),
-                            bar,
+                            shown,
                             settings,
                             model=model,
                             model_settings=model_settings,
@@ -228,8 +236,8 @@ def cross_validate(
                             callbacks=callbacks,
                             loggers=[_FoldLogger(logger, fold.name) for logger in loggers],
                         )
-                    metrics = evaluate(predictions, fold.name)
-                    bar.say(_fold_line(metrics, fold.name in done))
+                metrics = evaluate(predictions, fold.name)
+                bar.say(_fold_line(metrics, fold.name in done))
                 return predictions, metrics
 
             at_once = folds_at_once or default_folds_at_once(network, settings, near, fabric.device)
@@ -239,7 +247,7 @@ def cross_validate(
                 [partial(tested, i) for i in range(len(wanted))],
                 at_once if fabric.world_size == 1 else 1,
                 fabric.device,
-                on_stop=lambda: bars.say("Stopping after the files that are being written."),
+                on_stop=lambda: bar.say("Stopping after the files that are being written."),
             )
             tables, metrics = zip(*results, strict=True)
             if opened is not None and is_first:
@@ -257,7 +265,7 @@ def _train_fold(
     bags: BagDataset,
     fold: Fold,
     on_disk: RunFold | None,
-    bar: ProgressBar,
+    progress: "_FoldProgress",
     settings: TrainingSettings,
     **options: Any,
 ) -> PredictionTable:
@@ -268,12 +276,12 @@ def _train_fold(
         bags.subset(fold.val) if fold.val else None,
         settings=settings,
         folder=None if on_disk is None else on_disk.path,
-        on_epoch=_show_epochs(bar),
+        on_epoch=progress.end_epoch,
         **options,
     )
-    bar.finish("testing")
+    progress.test()
     if settings.select == "best":
-        bar.say(
+        progress.bar.say(
             f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
             if fold.val
             else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
@@ -322,24 +330,49 @@ def _near(bags: BagDataset, device: torch.device) -> BagDataset:
     return bags.in_memory() if is_kept else bags
 
 
-def _show_epochs(bar: ProgressBar) -> Callable[[Mapping[str, int | float]], None]:
-    """Return a function that shows the metrics of each epoch in a fold's progress bar."""
-    num_shown = 0  # a resumed fold starts with a later epoch
+class _FoldProgress:
+    """Progress of a fold: its epochs in the bar of the run, and a line of its own.
 
-    def show(metrics: Mapping[str, int | float]) -> None:
-        nonlocal num_shown
-        state = f"loss {metrics['train_loss']:.3f}"
+    Args:
+        bar: The bar of all folds.
+        line: The line of this one.
+        text: Name of the fold.
+        epochs: Epochs of a fold.
+    """
+
+    def __init__(self, bar: ProgressBar, line: ProgressLine, text: str, epochs: int) -> None:
+        self.bar = bar
+        self._line = line
+        self._text = text
+        self._epochs = epochs
+        self._num_ended = 0
+
+    @classmethod
+    @contextmanager
+    def shown(cls, bar: ProgressBar, text: str, epochs: int) -> Iterator["_FoldProgress"]:
+        """Show the line while the block runs."""
+        with bar.line() as line:
+            line.show(f"{text}: starting")
+            yield cls(bar, line, text, epochs)
+
+    def end_epoch(self, metrics: Mapping[str, int | float]) -> None:
+        """Count an epoch and show its metrics."""
+        number = int(metrics["epoch"]) + 1
+        self.bar.drop(number - self._num_ended - 1)  # trained before this run was resumed
+        self._num_ended = number
+        text = f"{self._text}, epoch {number} of {self._epochs}: loss {metrics['train_loss']:.3f}"
         if "val_loss" in metrics:
-            state += (
-                f"  val loss {metrics['val_loss']:.3f}"
-                f"  balanced accuracy {metrics['val_balanced_accuracy']:.3f}"
+            text += (
+                f", validation loss {metrics['val_loss']:.3f}, "
+                f"balanced accuracy {metrics['val_balanced_accuracy']:.3f}"
             )
-        num_done = int(metrics["epoch"]) + 1
-        bar.advance(num_done - num_shown)
-        bar.show(state=state)
-        num_shown = num_done
+        self._line.show(text)
+        self.bar.advance()
 
-    return show
+    def test(self) -> None:
+        """Take away the epochs that early stopping has left, and say what comes now."""
+        self.bar.drop(self._epochs - self._num_ended)
+        self._line.show(f"{self._text}: testing")
 
 
 def default_folds_at_once(

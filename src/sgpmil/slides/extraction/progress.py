@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from sgpmil.processes import ProgressBar, progress_bar
+from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.slides.extraction.jobs import SlideOutcome
 
 
@@ -48,7 +48,8 @@ class ExtractionProgress:
             self._bar.say(f"{outcome.slide_id} failed.")  # the reasons follow together at the end
         elif outcome.status in ("done", "empty"):
             patches = f"{outcome.num_patches:,} patches" if outcome.num_patches else "no tissue"
-            self._bar.log(f"{self._bar.count} slides: {outcome.slide_id}, {patches}")
+            left = f", {self._bar.time_left}" if self._bar.time_left else ""
+            self._bar.log(f"{self._bar.count} slides{left}: {outcome.slide_id}, {patches}")
 
 
 @contextmanager
