@@ -82,8 +82,8 @@ def test_nothing_breaks_it(drawn, other):
     assert of_top.selective.accuracies[-1] == pytest.approx(accuracy)
     assert math.isnan(of_top.error_auroc) == (accuracy in (0, 1))
     if validation is not None:
-        # Sets of all classes, where the slides are too few, cover all.
-        assert found.sets[0].coverage == 1.0 or len(validation) >= 9
+        assert found.sets == ()  # they are fewer than 30
+        assert "too few" in found.notes[0]
 
 
 def _renamed(prediction):
@@ -116,7 +116,7 @@ def test_notes_say_what_is_not_defined():
     validation = PredictionTable(tuple(map(_renamed, separated.predictions)), test.target)
     notes = uncertainty_analysis(test, validation).notes
     assert [note.split(":")[0] for note in notes] == [
-        "A coverage of 0.9 needs at least 9 calibration slides, but there are 2",
+        "Temperature and prediction sets are left out",
         "Welch's test needs two correct and two wrong slides, but there are 2 and 1.",
     ]
 
@@ -151,7 +151,7 @@ def folds():
     return [
         (
             model_table(30, 3, seed=k, sharpness=2),
-            model_table(25, 3, seed=100 + k, sharpness=2, name="v"),
+            model_table(35, 3, seed=100 + k, sharpness=2, name="v"),
         )
         for k in range(4)
     ]
@@ -178,7 +178,7 @@ def test_means_over_folds_and_the_area_of_all_slides(folds):
             accuracies = [m.selective.accuracies[position] for m in own]
             name = f"{measure}: accuracy at {coverage:.0%}"
             assert rows[name].mean == pytest.approx(np.mean(accuracies))
-    assert len(rows) == 6 * 10
+    assert len(rows) == 6 * 9
 
 
 def test_calibration_rows(folds):
@@ -234,7 +234,7 @@ def test_the_grid_shows_the_measures_that_are_there(folds):
     ]
     assert all(len(row) == len(found.measure_header) for row in found.measure_grid)
     rows = rows_of(found.measure_rows)
-    p = rows["entropy: Welch p, wrong less certain"].pooled
+    p = rows["entropy: Welch p, one-sided"].pooled
     assert found.measure_grid[2] == (
         "entropy",
         f"{rows['entropy: error AUROC'].mean:.3f}",
@@ -288,8 +288,21 @@ def test_notes_are_said_once(folds):
         for test, validation in folds
     ]
     notes = uncertainty_over_folds(few).notes
-    assert sum("needs at least 9 calibration slides" in note for note in notes) == 1
-    assert any(note.endswith("every set holds all classes. (4 of 4 folds)") for note in notes)
+    assert notes[0] == (
+        "Temperature and prediction sets are left out: 5 validation slides are too few, they need "
+        "30. (4 of 4 folds)"
+    )
+    assert sum("too few" in note for note in notes) == 1
+    wide = uncertainty_over_folds(folds, coverage=0.99).notes
+    assert any("needs at least 99 calibration slides" in note for note in wide)
+
+
+@pytest.mark.parametrize(("num", "fits"), [(29, False), (30, True)])
+def test_few_validation_slides_calibrate_nothing(num, fits):
+    test, validation = model_table(40, 2, seed=3), model_table(num, 2, seed=4, name="v")
+    found = uncertainty_analysis(test, validation)
+    assert (found.scaled is not None, len(found.sets)) == (fits, 2 * fits)
+    assert any("29 validation slides are too few" in note for note in found.notes) is not fits
 
 
 def test_no_folds():

@@ -8,6 +8,7 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import MetricSummary, summarise_values
+from sgpmil.evaluation.uncertainty.calibration_slides import too_few_slides
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalMethod,
     SetMetrics,
@@ -78,8 +79,8 @@ class UncertaintyAnalysis:
         num_slides: Number of test slides with a label.
         num_wrong: Number of them predicted wrong.
         measures: Analysis of each measure, in the order of `UNCERTAINTY_MEASURES`.
-        scaled: Calibration before and after temperature scaling; None without validation slides.
-        sets: Metrics of prediction sets of LAC and APS; empty without validation slides.
+        scaled: Calibration before and after temperature scaling; None without enough validation slides.
+        sets: Metrics of prediction sets of LAC and APS; empty without enough validation slides.
         calibration_notes: Notes on temperature and sets, a sentence each.
     """
 
@@ -109,7 +110,8 @@ def uncertainty_analysis(
 
     Temperature and prediction sets are fitted on the validation slides and measured on the test
     slides. Where the validation slides chose the epoch as well, both are a little optimistic.
-    Where a slide is in both tables, neither is fitted, and a note says so.
+    Where a slide is in both tables, or the validation slides are fewer than
+    `MIN_CALIBRATION_SLIDES`, neither is fitted, and a note says so.
 
     Args:
         test: Predictions of test slides; those without a label are left out.
@@ -136,6 +138,8 @@ def uncertainty_analysis(
             f"Temperature and prediction sets are left out because {len(shared)} test "
             "slides are validation slides as well."
         ]
+    elif held_out is not None and len(held_out) and (few := too_few_slides(len(held_out))):
+        notes = [few]
     elif held_out is not None and len(held_out):
         temperature = fit_temperature(held_out, bias=bias)
         after = temperature.apply(known)
@@ -292,7 +296,7 @@ class FoldsUncertainty:
                     _format_number(selective.aurc),
                     _format_number(selective.excess_aurc),
                     _format_number(selective.accuracies[_SHOWN]),
-                    _format_p_value(pooled.groups.p_one_sided),
+                    _format_p_value(pooled.groups.p_value),
                 )
             )
         return tuple(grid)
@@ -354,8 +358,7 @@ def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:
         "AURC": selective.aurc,
         "excess AURC": selective.excess_aurc,
         **accuracies,
-        "Welch p, two-sided": groups.p_two_sided,
-        "Welch p, wrong less certain": groups.p_one_sided,
+        "Welch p, one-sided": groups.p_value,
     }
 
 

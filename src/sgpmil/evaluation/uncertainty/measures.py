@@ -127,8 +127,8 @@ class CorrectVersusWrong:
         mean_wrong: Mean uncertainty of the wrong ones; NaN without any.
         t: Welch's statistic, positive where the wrong ones are less certain.
         dof: Its degrees of freedom, after Welch and Satterthwaite.
-        p_two_sided: Chance of a statistic as far from zero, were the means equal.
-        p_one_sided: Chance of a statistic as large, were the means equal.
+        p_value: Chance of a statistic as large, were the means equal. The test is one-sided:
+            whether wrong predictions are less certain.
     """
 
     measure: UncertaintyMeasure
@@ -138,8 +138,7 @@ class CorrectVersusWrong:
     mean_wrong: float
     t: float
     dof: float
-    p_two_sided: float
-    p_one_sided: float
+    p_value: float
 
     @property
     def note(self) -> str:
@@ -183,7 +182,6 @@ def correct_versus_wrong(table: PredictionTable, measure: UncertaintyMeasure) ->
     values = uncertainty(known, measure)
     wrong, correct = values[is_wrong], values[~is_wrong]
     t, dof = _welch(wrong, correct)
-    above = float(stdtr(dof, -t))
     return CorrectVersusWrong(
         measure=measure,
         num_correct=len(correct),
@@ -192,8 +190,7 @@ def correct_versus_wrong(table: PredictionTable, measure: UncertaintyMeasure) ->
         mean_wrong=float(wrong.mean()) if len(wrong) else math.nan,
         t=t,
         dof=dof,
-        p_two_sided=2 * float(stdtr(dof, -abs(t))),
-        p_one_sided=above,
+        p_value=float(stdtr(dof, -t)),
     )
 
 

@@ -63,7 +63,8 @@ def correct_wrong_figure(
     """Draw the uncertainty of correct and of wrong predictions as box plots.
 
     Boxes are quartiles with the median, whiskers reach to the last slide within 1.5 box lengths.
-    Above stands Welch's two-sided p, with a star below 0.05.
+    Above stands the p of Welch's one-sided test that wrong predictions are less certain, with a
+    star below 0.05.
 
     Args:
         table: Predictions; slides without a label are left out.
@@ -216,11 +217,11 @@ def _draw_test(axes: Axes, groups: CorrectVersusWrong, highest: float) -> None:
     foot = highest + 0.05 * reach
     top = foot + 0.03 * reach
     axes.plot([0, 0, 1, 1], [foot, top, top, foot], color=GREY, lw=1)
-    p = groups.p_two_sided
+    p = groups.p_value
     if np.isnan(p):
         text = "no test"
     else:
-        text = "two-sided p < 0.001" if p < 0.001 else f"two-sided p = {p:.3f}"
+        text = "one-sided p < 0.001" if p < 0.001 else f"one-sided p = {p:.3f}"
         text += " *" if p < 0.05 else ", n.s."
     axes.text(0.5, top + 0.01 * reach, text, ha="center", va="bottom", fontsize=LABEL_SIZE)
     axes.set_ylim(min(low, 0.0) if low > -0.05 * reach else low, top + 0.12 * reach)
