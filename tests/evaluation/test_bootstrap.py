@@ -28,38 +28,96 @@ def binary(p, labels):
 METRIC_NAMES = tuple(metric.key for metric in SLIDE_METRICS)
 
 
-def test_against_a_loop_over_physical_tables():
-    table = random_table(60, 3, seed=4)
-    table = with_cases(table, [f"case {i % 23:02d}" for i in range(60)])
-    found = bootstrap_intervals(table, rounds=40, level=0.8, seed=7)
-    patients = sorted(set(patient_ids(table)))
+def physical_rounds(tables, rounds, seed):
+    """Draw the rounds one slide at a time, and measure each by the plain metrics."""
+    patients = sorted({name for table in tables for name in patient_ids(table)})
+    num, num_slides = len(patients), sum(map(len, tables))
+    chance = []
+    for place, table in enumerate(tables):
+        order = np.lexsort(table.probs.T)
+        some = min(50, len(table))
+        chosen = order[np.round(np.linspace(0, len(table) - 1, some)).astype(int)]
+        for c in sorted(set(table.labels.tolist())):
+            share = (table.labels == c).sum() / num_slides / some
+            chance += [(place, replace(table.predictions[i], label=c), share) for i in chosen]
+    limits = np.cumsum([share for _, _, share in chance])
     rows = []
-    for number in range(40):
-        drawn = np.random.default_rng([7, number]).integers(23, size=23)
+    for number in range(rounds):
+        rng = np.random.default_rng([seed, number])
+        by_chance = rng.binomial(num, 2 / (num + 2))
+        drawn = rng.integers(num, size=num - by_chance)
         slides = [
-            replace(prediction, slide_id=f"{draw}-{prediction.slide_id}")
-            for draw, index in enumerate(drawn)
-            for prediction in table.predictions
-            if prediction.case_id == patients[index]
+            [p for i in drawn for p in t.predictions if (p.case_id or p.slide_id) == patients[i]]
+            for t in tables
         ]
-        metrics = slide_metrics(PredictionTable(tuple(slides), table.target))
-        rows.append([metrics[name] for name in METRIC_NAMES])
-    own = slide_metrics(table)
-    for interval, column in zip(found.metrics, np.array(rows).T, strict=True):
+        for u in rng.random(by_chance):
+            place, slide, _ = chance[int((u >= limits).sum())]
+            slides[place] += [slide] * max(1, round(num_slides / num))
+        metrics = [
+            slide_metrics(PredictionTable(tuple(replace(p, slide_id=str(n)) for n, p in own), t))
+            for own, t in (
+                (list(enumerate(s)), table.target) for s, table in zip(slides, tables, strict=True)
+            )
+            if own
+        ]
+        own = np.array([[one[name] for name in METRIC_NAMES] for one in metrics])
+        known = ~np.isnan(own)
+        rows.append([own[k, j].mean() if k.any() else np.nan for j, k in enumerate(known.T)])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("num_tables", [1, 3])
+def test_against_a_loop_over_physical_tables(num_tables):
+    tables = []
+    for place in range(num_tables):
+        table = random_table(60 // num_tables, 3, seed=4 + place)
+        cases = [f"case {i % 17 + 3 * place:02d}" for i in range(len(table))]
+        tables.append(with_cases(table, cases))
+    found = bootstrap_intervals(tables, rounds=40, level=0.8, seed=7)
+    rows = physical_rounds(tables, 40, 7)
+    own = [slide_metrics(table) for table in tables]
+    for interval, column in zip(found.metrics, rows.T, strict=True):
         defined = column[~np.isnan(column)]
         assert interval.num_rounds == len(defined)
         if len(defined):
-            assert interval.value == own[interval.name]
-            assert interval.low == pytest.approx(np.quantile(defined, 0.1), abs=1e-12)
-            assert interval.high == pytest.approx(np.quantile(defined, 0.9), abs=1e-12)
+            value = np.mean([one[interval.name] for one in own])
+            ends = np.quantile(defined, [0.1, 0.9])
+            assert interval.value == pytest.approx(value)
+            assert interval.low == pytest.approx(min(ends[0], value), abs=1e-12)
+            assert interval.high == pytest.approx(max(ends[1], value), abs=1e-12)
             assert interval.low < interval.high
         else:
             assert interval.name == "sensitivity_at_95_specificity"
-            assert math.isnan(interval.low)
-            assert math.isnan(interval.high)
-            assert math.isnan(interval.value)
+            assert all(map(math.isnan, (interval.low, interval.high, interval.value)))
     assert tuple(interval.name for interval in found.metrics) == METRIC_NAMES
-    assert (found.num_patients, found.num_slides, found.rounds, found.level) == (23, 60, 40, 0.8)
+    num_patients = len({p.case_id for table in tables for p in table.predictions})
+    assert (found.num_patients, found.num_slides) == (num_patients, 60)
+    assert (found.rounds, found.level) == (40, 0.8)
+    if num_tables == 1:
+        alone = bootstrap_intervals(tables[0], rounds=40, level=0.8, seed=7)
+        assert repr(alone) == repr(found)  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize("num", [14, 40, 300])
+def test_perfect_slides_admit_their_number(num):
+    labels = np.arange(num) % 2
+    perfect = without_patients(binary(np.where(labels == 1, 0.9, 0.1), labels))
+    found = bootstrap_intervals(perfect, 2000)
+    lowest = stats.binomtest(num, num).proportion_ci(method="wilson").low
+    assert found.of("accuracy").low == pytest.approx(lowest, abs=1.5 / num)
+    assert found.of("accuracy").high == found.of("auc").high == 1
+    assert 1 - 4.5 / num < found.of("auc").low < 1
+
+
+def test_patients_with_many_slides_admit_the_number_of_patients():
+    labels = np.repeat(np.arange(12) % 2, 10)
+    slides = binary(np.where(labels == 1, 0.9, 0.1), labels)
+    grouped = with_cases(slides, [f"case {i // 10}" for i in range(120)])
+    low = bootstrap_intervals(grouped, 2000).of("accuracy").low
+    assert low == pytest.approx(
+        stats.binomtest(12, 12).proportion_ci(method="wilson").low, abs=0.12
+    )
+    assert low < 0.9 < bootstrap_intervals(without_patients(slides), 500).of("accuracy").low
 
 
 @pytest.mark.slow
@@ -95,8 +153,9 @@ def test_copies_of_a_slide_tell_nothing_new():
     expected, found = bootstrap_intervals(once, 200), bootstrap_intervals(copies, 200)
     as_if_new = bootstrap_intervals(without_patients(copies), 200)
     for name in METRIC_NAMES:
-        assert found.of(name).low == pytest.approx(expected.of(name).low, abs=1e-12)
-        assert found.of(name).high == pytest.approx(expected.of(name).high, abs=1e-12)
+        # Chance slides are made of other predictions of the copies.
+        assert found.of(name).low == pytest.approx(expected.of(name).low, abs=0.02)
+        assert found.of(name).high == pytest.approx(expected.of(name).high, abs=0.02)
     for name in ("accuracy", "auc", "brier", "nll"):
         width = found.of(name).high - found.of(name).low
         too_narrow = as_if_new.of(name).high - as_if_new.of(name).low
@@ -105,10 +164,13 @@ def test_copies_of_a_slide_tell_nothing_new():
 
 
 def test_rounds_without_a_class_are_left_out_and_counted():
-    # One positive among 6 patients is missing from (5/6)^6 = .335 of the rounds.
+    # A draw is the one positive of 6 patients with the chance 1/8, or a chance slide of its label
+    # with 2/8 · 1/6.
     table = without_patients(binary(np.array([0.1, 0.2, 0.3, 0.6, 0.4, 0.5]), [0, 0, 0, 0, 0, 1]))
     found = bootstrap_intervals(table, rounds=2000)
-    assert found.of("auc").num_rounds / 2000 == pytest.approx(1 - (5 / 6) ** 6, abs=0.035)
+    assert found.of("auc").num_rounds / 2000 == pytest.approx(
+        1 - (1 - 1 / 8 - 1 / 24) ** 6, abs=0.035
+    )
     assert found.of("f1").num_rounds == found.of("auc").num_rounds
     assert found.of("brier").num_rounds == 2000
     assert 0 <= found.of("auc").low <= found.of("auc").value <= found.of("auc").high <= 1

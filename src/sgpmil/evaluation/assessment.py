@@ -3,7 +3,7 @@
 `write_assessment` writes it as tables for a spreadsheet::
 
     metrics.parquet    a row a fold, a column a metric
-    metrics.csv        fold, metric, value, low and high end of its interval
+    metrics.csv        fold (or mean), metric, value, low and high end of its interval
     confusion.csv      slides by label and predicted class
     brier.csv          parts of the Brier score, a row a fold
     uncertainty.csv    every measure of uncertainty, temperature and prediction sets
@@ -100,6 +100,8 @@ class Assessment:
         target: Quantity that is predicted.
         intervals: Confidence intervals of each fold's metrics; empty where not asked for, None
             for a fold with a single slide.
+        overall: Confidence intervals of the metrics' means over folds; None where not asked for,
+            or of a single slide.
         confusion: Slides of each label (rows) and predicted class (columns), over all folds.
         brier: Parts of the Brier score of each fold.
         uncertainty: Analysis of the uncertainty as a sign of errors.
@@ -111,6 +113,7 @@ class Assessment:
     folds: tuple[FoldMetrics, ...]
     target: Target
     intervals: tuple[Intervals | None, ...]
+    overall: Intervals | None
     confusion: Int[np.ndarray, "C C"]
     brier: tuple[BrierDecomposition, ...]
     uncertainty: FoldsUncertainty
@@ -172,8 +175,10 @@ def assess(
     notes = [f"{num_unknown} of {num_slides} slides have no label and are left out."]
     notes = [*(notes if num_unknown else []), *(_shared_slides(tests) if len(tests) > 1 else [])]
     intervals: tuple[Intervals | None, ...] = ()
+    overall = None
     if chosen.rounds:
-        intervals = tuple(_intervals(test, chosen) for test in tests)
+        intervals = tuple(_intervals([test], chosen) for test in tests)
+        overall = _intervals(tests, chosen) if len(tests) > 1 else intervals[0]
         if any(len(set(patient_ids(test))) < 2 <= len(test) for test in tests):
             notes.append(
                 "All slides of a test set are of one patient, which looks like a placeholder: the "
@@ -184,6 +189,7 @@ def assess(
         folds=metrics,
         target=tests[0].target,
         intervals=intervals,
+        overall=overall,
         confusion=np.sum([_confusion(test) for test in tests], axis=0),
         brier=tuple(brier_decomposition(test.probs, test.labels) for test in tests),
         uncertainty=uncertainty,
@@ -228,12 +234,12 @@ def _in_short(instances: InstanceEvaluation, fold: str) -> InstanceMetrics:
     return InstanceMetrics(values, rows["attention"].num_slides)
 
 
-def _intervals(test: PredictionTable, options: AssessmentOptions) -> Intervals | None:
-    if len(test) < 2:
+def _intervals(tests: Sequence[PredictionTable], options: AssessmentOptions) -> Intervals | None:
+    # A test set that is all of one patient is taken for one with a placeholder.
+    tests = [without_patients(t) if len(set(patient_ids(t))) < 2 <= len(t) else t for t in tests]
+    if len({patient for test in tests for patient in patient_ids(test)}) < 2:
         return None
-    if len(set(patient_ids(test))) < 2:
-        test = without_patients(test)
-    return bootstrap_intervals(test, options.rounds, options.level, options.seed)
+    return bootstrap_intervals(tests, options.rounds, options.level, options.seed)
 
 
 def _shared_slides(tests: Sequence[PredictionTable]) -> tuple[str, ...]:
@@ -300,6 +306,9 @@ def _metric_rows(assessment: Assessment) -> Iterable[Sequence[Any]]:
             found = None if intervals is None else intervals.of(key)
             ends = (math.nan, math.nan) if found is None else (found.low, found.high)
             yield (fold.fold, key, value, *ends)
+    if assessment.overall is not None and len(assessment.folds) > 1:
+        for found in assessment.overall.metrics:
+            yield ("mean", found.name, found.value, found.low, found.high)
 
 
 def _confusion_rows(assessment: Assessment) -> Iterable[Sequence[Any]]:

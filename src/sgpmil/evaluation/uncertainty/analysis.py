@@ -79,7 +79,8 @@ class UncertaintyAnalysis:
         num_slides: Number of test slides with a label.
         num_wrong: Number of them predicted wrong.
         measures: Analysis of each measure, in the order of `UNCERTAINTY_MEASURES`.
-        scaled: Calibration before and after temperature scaling; None without enough validation slides.
+        scaled: Calibration before and after temperature scaling; None without enough validation
+            slides.
         sets: Metrics of prediction sets of LAC and APS; empty without enough validation slides.
         calibration_notes: Notes on temperature and sets, a sentence each.
     """

@@ -10,8 +10,8 @@ from fewer than 20 slides on average. From 30 slides on every model with a tempe
 on average, and one that needs none loses less than .02 nats.
 
 Sets: the coverage of new slides, given n calibration slides, varies as Beta(k, n + 1 - k) with
-$k = \\lceil (n + 1)(1 - \\alpha) \\rceil$. Of sets that promise 90 %, one in twenty covers less than
-74 % with 10 slides, and less than 80 % with 30."""
+$k = \\lceil (n + 1)(1 - \\alpha) \\rceil$. Of sets that promise 90 %, one in twenty covers less
+than 74 % with 10 slides, and less than 80 % with 30."""
 
 
 def too_few_slides(num_slides: int, what: str = "Temperature and prediction sets") -> str:

@@ -39,7 +39,8 @@ def fold_section(assessment: Assessment) -> Section:
                 f"In brackets: {known[0].level:.0%} bootstrap intervals over patients "
                 f"({known[0].rounds:,} rounds). They describe other patients for the same trained "
                 "model; the standard deviation over folds also holds what other training slides "
-                "change. A perfect number has an interval of no width, which is no certainty."
+                "change. Two patients of whom the model knows nothing are drawn along, so that a "
+                "perfect number of few slides has a wide interval, too."
             )
         )
     blocks.append(_metric_table(assessment))
