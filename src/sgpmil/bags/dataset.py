@@ -2,10 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.labels import LabelTable
+from sgpmil.bags.memory_labels import DataFrame, MemoryLabels, Series, memory_labels
 from sgpmil.bags.readers.raw import as_coords, as_features, as_instance_labels
 from sgpmil.bags.sources import BagSource, MemorySource
 from sgpmil.bags.tables import listed
@@ -65,31 +66,67 @@ class BagDataset:
 
     @staticmethod
     def from_arrays(
-        features: Sequence[Any],
-        labels: Sequence[Any] | NDArray[Any] | Tensor | None = None,
+        features: Sequence[Any] | Mapping[str, Any],
+        labels: Sequence[Any] | NDArray[Any] | Tensor | MemoryLabels | None = None,
         *,
         slide_ids: Sequence[str] | None = None,
         case_ids: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
-        instance_labels: Sequence[Any] | None = None,
-        coords: Sequence[Any] | None = None,
+        instance_labels: Sequence[Any] | Mapping[str, Any] | None = None,
+        coords: Sequence[Any] | Mapping[str, Any] | None = None,
+        patch_size: int | None = None,
     ) -> "BagDataset":
         """Make a data set of arrays in memory.
 
         Args:
-            features: Instances of each bag, an array or tensor of shape (instances, features).
+            features: Instances of each bag, an array or tensor of shape (instances, features); or
+                a dictionary of them by the names of the bags.
             labels: Label of each bag: a class index where `class_names` are given, otherwise
-                any number or text, of which `class_order` makes the classes. None: unknown.
+                any number or text, of which `class_order` makes the classes. None: unknown. Of
+                named bags, also a dictionary from name to label, or a DataFrame or Series, by the
+                rules of `sgpmil.read_bags`.
             slide_ids: Name of each bag; "bag-0", "bag-1", ... where not given.
             case_ids: Patient of each bag; the bag itself where not given.
             class_names: Name of each class.
             instance_labels: Class of each instance, an array a bag; None where unknown.
             coords: Top-left corner of each instance, an array a bag; None where unknown.
+            patch_size: Side of every instance in the unit of the coordinates.
 
         Raises:
             BagError: A bag is empty or not finite, or their numbers of features differ.
             LabelError: A label is not among the classes.
+
+        Example:
+            >>> arrays = {"s1": np.ones((3, 2)), "s2": np.zeros((1, 2))}
+            >>> BagDataset.from_arrays(arrays, {"s1": "tumor", "s2": "normal"}).labels
+            (1, 0)
         """
+        if isinstance(features, Mapping):
+            if slide_ids is not None:
+                raise BagError(
+                    "Expected a dictionary of bags, which has their names, without `slide_ids`, "
+                    "but got both. Leave `slide_ids` out."
+                )
+            slide_ids, features = list(features), list(features.values())
+        instance_labels = _in_order(instance_labels, slide_ids, "instance_labels")
+        coords = _in_order(coords, slide_ids, "coords")
+        if isinstance(labels, Mapping | DataFrame) or _is_by_name(labels, slide_ids):
+            from sgpmil.bags.reading import label_bags
+
+            unlabelled = BagDataset.from_arrays(
+                features,
+                slide_ids=slide_ids,
+                instance_labels=instance_labels,
+                coords=coords,
+                patch_size=patch_size,
+            )
+            table = memory_labels(labels)
+            if case_ids is not None:
+                case_of = dict(zip(unlabelled.slide_ids, case_ids, strict=True))
+                table = replace(table, case_ids=tuple(case_of.get(s, s) for s in table.slide_ids))
+            return label_bags(unlabelled, table, "the labels", class_names)
+        if isinstance(labels, Series):
+            labels = labels.tolist()
         count = len(features)
         ids = [f"bag-{i}" for i in range(count)] if slide_ids is None else list(slide_ids)
         cases = ids if case_ids is None else list(case_ids)
@@ -110,6 +147,7 @@ class BagDataset:
                 ids[i],
                 None if coords is None else coords[i],
                 None if instance_labels is None else instance_labels[i],
+                patch_size,
             ).labelled(indices[i], cases[i])
             for i, array in enumerate(features)
         ]
@@ -280,7 +318,29 @@ def refuse_mixed_dims(source: BagSource, slide_ids: Sequence[str]) -> None:
         )
 
 
-def _memory_bag(array: Any, slide_id: str, coords: Any, instance_labels: Any) -> Bag:
+def _is_by_name(labels: Any, slide_ids: Sequence[str] | None) -> TypeGuard[Series]:
+    """Return whether labels are a Series with slides as its index, not just one in order."""
+    return isinstance(labels, Series) and not {*labels.index}.isdisjoint(slide_ids or ())
+
+
+def _in_order(
+    values: Sequence[Any] | Mapping[str, Any] | None, slide_ids: Sequence[str] | None, name: str
+) -> Sequence[Any] | None:
+    """List what a dictionary holds for each bag; None where it has nothing for one."""
+    if not isinstance(values, Mapping):
+        return values
+    unknown = [key for key in values if slide_ids is None or key not in slide_ids]
+    if unknown:
+        raise BagError(
+            f"Expected `{name}` of named bags, but got {len(unknown)} of others: "
+            f"{listed(unknown)}. Name them as the features are named."
+        )
+    return [values.get(slide_id) for slide_id in slide_ids or ()]
+
+
+def _memory_bag(
+    array: Any, slide_id: str, coords: Any, instance_labels: Any, patch_size: int | None
+) -> Bag:
     where = Path(slide_id)
     features = as_features(array if isinstance(array, Tensor) else np.asarray(array), where)
     count = features.shape[0]
@@ -288,6 +348,7 @@ def _memory_bag(array: Any, slide_id: str, coords: Any, instance_labels: Any) ->
         features,
         slide_id,
         coords=None if coords is None else as_coords(np.asarray(coords), count, where),
+        patch_size=patch_size,
         instance_labels=None
         if instance_labels is None
         else as_instance_labels(np.asarray(instance_labels), count, where),

@@ -177,12 +177,33 @@ def read_labels(
     Raises:
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
-    table = read_table(path)
+    return table_labels(
+        read_table(path),
+        None if slide_table is None else read_table(slide_table),
+        slide_column=slide_column,
+        label_column=label_column,
+        case_column=case_column,
+    )
+
+
+def table_labels(
+    table: TextTable,
+    slide_table: TextTable | None = None,
+    *,
+    slide_column: str | None = None,
+    label_column: str | None = None,
+    case_column: str | None = None,
+) -> LabelTable:
+    """Take the labels out of a table; the arguments are those of `read_labels`.
+
+    Raises:
+        LabelError: A column is not found, or a slide is named twice.
+    """
     column = find_label_column(table, label_column, slide_column, case_column)
     labels = table.column(column)
     if slide_table is not None:
         label_of = _patient_labels(table, labels, case_column)
-        path, table = slide_table, read_table(slide_table)
+        table = slide_table
         cases = table.column(find_column(table, "case", case_column))
         labels = tuple(label_of.get(case, "") for case in cases)
     slides = [
@@ -190,7 +211,7 @@ def read_labels(
     ]
     has_cases = case_column is not None or _usual_column(table, "case") is not None
     cases = table.column(find_column(table, "case", case_column)) if has_cases else tuple(slides)
-    return _as_table(list(map(LabelRow, slides, cases, labels)), path, column)
+    return _as_table(list(map(LabelRow, slides, cases, labels)), table.path, column)
 
 
 def clean_slide_id(text: str) -> str:
@@ -205,6 +226,11 @@ def clean_slide_id(text: str) -> str:
     name = PurePosixPath(text.strip().replace("\\", "/")).name
     suffix = PurePosixPath(name).suffix
     return name.removesuffix(suffix) if _SUFFIX.fullmatch(suffix) else name
+
+
+def has_column(table: TextTable, what: _What, given: str | None = None) -> bool:
+    """Return whether `find_column` finds a column."""
+    return (_usual_column(table, what) if given is None else given.strip()) in table.columns
 
 
 def find_column(table: TextTable, what: _What, given: str | None = None) -> str:

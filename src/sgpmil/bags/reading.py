@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
 from sgpmil.bags.label_kind import spelt_as
 from sgpmil.bags.labels import LabelTable, read_labels
+from sgpmil.bags.memory_labels import MemoryLabels, memory_labels
 from sgpmil.bags.packing import pack_bags
 from sgpmil.bags.readers.formats import BagFile, find_bag_files
 from sgpmil.bags.readers.numpy_files import load_npz
@@ -32,7 +34,7 @@ class SkippedSlideWarning(UserWarning):
 
 def read_bags(
     folder: Path | str,
-    labels: Path | str | LabelTable | None = None,
+    labels: Path | str | LabelTable | MemoryLabels | None = None,
     *,
     classes: tuple[str, ...] | list[str] | None = None,
     slide_column: str | None = None,
@@ -51,8 +53,10 @@ def read_bags(
     Args:
         folder: Folder of bag files of any known format, a packed store, or a `.npz` file of
             many bags.
-        labels: Table of labels, or its file. Without it, labels are those that a packed store
-            or `.npz` file has.
+        labels: File of a table of labels; a pandas DataFrame with the columns ``slide_id``,
+            ``label`` and perhaps ``case_id`` (slides may be its index), or a Series; or a
+            dictionary from slide to label. Without it, labels are those that a packed store or
+            `.npz` file has.
         classes: Order of the classes; see `class_order` for the order without it.
         slide_column: Column of slide names in the table.
         label_column: Column of labels in the table.
@@ -86,15 +90,42 @@ def read_bags(
             dataset = _without_unreadable(dataset)
     if labels is None:
         return dataset
-    where = "the label table" if isinstance(labels, LabelTable) else str(labels)
-    if not isinstance(labels, LabelTable):
-        labels = read_labels(
-            Path(labels),
-            slide_column=slide_column,
-            label_column=label_column,
-            case_column=case_column,
-            slide_table=None if slide_table is None else Path(slide_table),
-        )
+    where = str(labels) if isinstance(labels, str | Path) else "the labels"
+    columns = {
+        "slide_column": slide_column,
+        "label_column": label_column,
+        "case_column": case_column,
+    }
+    if isinstance(labels, str | Path):
+        patients = None if slide_table is None else Path(slide_table)
+        labels = read_labels(Path(labels), **columns, slide_table=patients)
+    elif not isinstance(labels, LabelTable):
+        labels = memory_labels(labels, **columns)
+    return label_bags(dataset, labels, where, classes, unusable, on_mismatch)
+
+
+def label_bags(
+    dataset: BagDataset,
+    labels: LabelTable,
+    where: str,
+    classes: Sequence[str] | None = None,
+    unusable: Collection[str] = (),
+    on_mismatch: Literal["error", "skip"] = "error",
+) -> BagDataset:
+    """Give bags the labels of a table.
+
+    Args:
+        dataset: The bags.
+        labels: The table.
+        where: Place of the table, for messages.
+        classes: Order of the classes; see `class_order` for the order without it.
+        unusable: Slides without a bag that may have a label.
+        on_mismatch: Whether to refuse or to leave out slides without a label and labels without
+            a slide.
+
+    Raises:
+        LabelError: The labels do not fit the bags, or are no classes.
+    """
     dataset = _match(dataset, labels, unusable, on_mismatch, where)
     rows = [labels.row(slide_id) for slide_id in dataset.slide_ids]
     if classes is None and labels.doubt:
@@ -270,7 +301,7 @@ def _through_cache(
 def _match(
     dataset: BagDataset,
     table: LabelTable,
-    unusable: set[str],
+    unusable: Collection[str],
     on_mismatch: Literal["error", "skip"],
     where: str,
 ) -> BagDataset:
@@ -298,5 +329,5 @@ def _match(
             '`on_mismatch="skip"`.'
         )
     if problems:
-        warnings.warn(f"Left out: {problems} ({where}).", SkippedSlideWarning, stacklevel=3)
+        warnings.warn(f"Left out: {problems} ({where}).", SkippedSlideWarning, stacklevel=4)
     return dataset.subset(labelled)

@@ -21,7 +21,7 @@ class TextTable:
     """A table of text cells.
 
     Args:
-        path: File it was read from.
+        path: File it was read from; in messages, the place of a table in memory.
         columns: Name of each column, without surrounding spaces.
         rows: Cells of each row, as many as there are columns, without surrounding spaces.
     """
