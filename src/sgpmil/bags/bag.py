@@ -14,6 +14,7 @@ from torch import Tensor
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.target import Label
 from sgpmil.errors import BagError, EmptyBagError
+from sgpmil.notebook import counted
 from sgpmil.shapes import Float, Int
 
 NO_LABEL = -1
@@ -59,6 +60,17 @@ class Bag:
         if not self.is_finite:
             _check_finite(self)
             object.__setattr__(self, "is_finite", True)
+
+    def __repr__(self) -> str:
+        facts = [
+            "" if self.case_id == self.slide_id else f"patient '{self.case_id}'",
+            "" if self.label is None else f"label {self.label}",
+            "" if self.coords is None else "coordinates",
+            "" if self.patch_size is None else f"patches of {self.patch_size} px",
+            "" if self.instance_labels is None else "instance labels",
+        ]
+        size = f"{counted(self.num_instances, 'instance')} × {counted(self.feature_dim, 'feature')}"
+        return f"Bag({', '.join(filter(None, [repr(self.slide_id), size, *facts]))})"
 
     @property
     def num_instances(self) -> int:
@@ -135,6 +147,11 @@ class BagBatch:
             coords=torch.cat(coords) if len(coords) == len(bags) else None,
             patch_sizes=torch.tensor(patch_sizes) if any(patch_sizes) else None,
         )
+
+    def __repr__(self) -> str:
+        num, dim = self.features.shape
+        size = f"{counted(num, 'instance')} × {counted(dim, 'feature')}"
+        return f"BagBatch({counted(self.num_bags, 'bag')}, {size}, {self.features.device})"
 
     @property
     def num_bags(self) -> int:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -19,6 +20,7 @@ from sgpmil.bags.sources import BagSource, MemorySource
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, Label, Target, encode_classes
 from sgpmil.errors import BagError, LabelError
+from sgpmil.notebook import MOST_ROWS, counted, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,38 @@ class BagDataset:
         dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, target)
         refuse_mixed_dims(dataset.source, dataset.slide_ids)
         return dataset
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {count}" for name, count, *_ in self._class_rows())
+        sizes = self.num_instances
+        return (
+            f"BagDataset({counted(len(self), 'slide')} of "
+            f"{counted(len(set(self.case_ids)), 'patient')}, {min(sizes)} to {max(sizes)} "
+            f"instances of {counted(self.feature_dim, 'feature')}; {counts})"
+        )
+
+    def _repr_html_(self) -> str:
+        title = (
+            f"{counted(len(self), 'slide')} of {counted(len(set(self.case_ids)), 'patient')}, "
+            f"{counted(self.feature_dim, 'feature')} an instance"
+        )
+        columns = ["class", "slides", "patients", "instances a slide (median, least – most)"]
+        rows = self._class_rows()
+        return html_table(title, columns, rows[:MOST_ROWS], num_rows=len(rows))
+
+    def _class_rows(self) -> list[tuple[str, int, int, str]]:
+        """Describe each class: its name, slides, patients and sizes of bags."""
+        sizes = self.num_instances
+        rows = []
+        for label in (*range(self.num_classes), None):
+            found = [i for i, own in enumerate(self.labels) if own == label]
+            if label is None and not found:
+                continue
+            counts = sorted(sizes[i] for i in found)
+            spread = f"{median(counts):g}, {counts[0]} – {counts[-1]}" if counts else "–"
+            name = "no label" if label is None else self.target.decode(label)
+            rows.append((name, len(found), len({self.case_ids[i] for i in found}), spread))
+        return rows
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,10 +41,14 @@ from sgpmil.evaluation.prediction_table import (
     patient_ids,
     without_patients,
 )
-from sgpmil.evaluation.summary import FoldMetrics, MetricSummary, evaluate, summarise, write_metrics
+from sgpmil.evaluation.summary import FoldMetrics, Summary, evaluate, summarise, write_metrics
 from sgpmil.evaluation.uncertainty.analysis import FoldsUncertainty, uncertainty_over_folds
+from sgpmil.notebook import counted, shortened
 from sgpmil.shapes import Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +130,26 @@ class Assessment:
         return self.target.names
 
     @property
-    def summary(self) -> tuple[MetricSummary, ...]:
+    def summary(self) -> Summary:
         """Every metric over folds."""
         return summarise(self.folds)
+
+    def __repr__(self) -> str:
+        return f"Assessment({counted(len(self.folds), 'fold')}; {shortened(self.class_names)})"
+
+    def _repr_html_(self) -> str:
+        return self.summary._repr_html_()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a pandas DataFrame, a row a metric of a fold, with its confidence interval.
+
+        Columns: ``fold``, ``metric``, ``value``, ``low`` and ``high``, as in ``metrics.csv``. The
+        means over folds are those of `summary`, which has a `to_pandas` of its own.
+        """
+        import pandas as pd
+
+        columns = ["fold", "metric", "value", "low", "high"]
+        return pd.DataFrame(list(_metric_rows(self)), columns=columns)
 
 
 def assess(

@@ -3,12 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction_columns import ENSEMBLE, MEASURES, NOVELTY
+from sgpmil.notebook import counted, html_table
 from sgpmil.shapes import Float, Int
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ScoreKind = Literal["attention", "evidence", "single", "novelty"]
 """A score of instances; `SCORES` says what each means."""
@@ -123,10 +128,39 @@ class InstanceScores:
     def __post_init__(self) -> None:
         _check_instances(self)
 
+    def __repr__(self) -> str:
+        return f"InstanceScores({counted(self.num_instances, 'instance')}: {', '.join(self.kinds)})"
+
     @property
     def num_instances(self) -> int:
         """Number of instances N."""
         return len(self.attention_mean)
+
+    def to_pandas(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
+        """Return the scores as a pandas DataFrame, a row an instance.
+
+        Columns: ``patch`` (its number in the bag), ``x``, ``y`` and ``side`` where known, the
+        scores by class (`sgpmil.evaluation.instance_columns.instance_columns`), and
+        ``instance_label`` where known.
+
+        Args:
+            class_names: Name of each class; their numbers where not given.
+
+        Raises:
+            PredictionError: Two columns would have one name, or the names are not those of the
+                classes.
+        """
+        from sgpmil.evaluation.instance_columns import instance_frame
+
+        leading = self.evidence_mean if self.evidence_mean is not None else self.single_mean
+        num_classes = 0 if leading is None else leading.shape[1]
+        names = [str(c) for c in range(num_classes)] if class_names is None else list(class_names)
+        if num_classes and len(names) != num_classes:
+            raise PredictionError(
+                f"Expected {num_classes} names of classes, as the scores have, but got "
+                f"{len(names)}. Name every class."
+            )
+        return instance_frame(self, names)
 
     @property
     def kinds(self) -> tuple[ScoreKind, ...]:
@@ -329,6 +363,26 @@ class Prediction:
     novelty_p: float = math.nan
     disagreement: float = math.nan
     seen: Seen = ""
+
+    def __repr__(self) -> str:
+        best = self.predicted_class
+        label = "" if self.label is None else f", label {self.label}"
+        return (
+            f"Prediction('{self.slide_id}': class {best} {self.probability_text(best, 3)}{label}, "
+            f"entropy {self.entropy:.3f})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [(c, p, s) for c, (p, s) in enumerate(zip(self.probs, self.std, strict=True))]
+        label = "" if self.label is None else f", label {self.label}"
+        numbers = {name: getattr(self, name) for name in (*MEASURES, *NOVELTY, *ENSEMBLE)}
+        known = [f"{k.replace('_', ' ')} {v:.3f}" for k, v in numbers.items() if not math.isnan(v)]
+        return html_table(
+            f"Prediction of {self.slide_id}{label}",
+            ["class", "probability", "std"],
+            [(c, float(p), float(s)) for c, p, s in rows],
+            ", ".join(known),
+        )
 
     @property
     def predicted_class(self) -> int:

@@ -4,13 +4,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction, entropy
+from sgpmil.evaluation.prediction_columns import prediction_columns
+from sgpmil.notebook import MOST_ROWS, counted, html_table, shortened
 from sgpmil.shapes import Float, Int
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sgpmil.evaluation.uncertainty.decisions import Decision
+
+_FEW_CLASSES = 6
+"""Classes whose probabilities a notebook shows side by side."""
 
 SUM_TOLERANCE = 1e-3
 """Largest difference from 1 of the sum of a slide's probabilities."""
@@ -53,6 +64,73 @@ class PredictionTable:
 
     def __len__(self) -> int:
         return len(self.predictions)
+
+    def __repr__(self) -> str:
+        num = sum(p.label is not None for p in self.predictions)
+        return (
+            f"PredictionTable({counted(len(self), 'slide')}, {num} with a label; "
+            f"{shortened(self.class_names)})"
+        )
+
+    def _repr_html_(self) -> str:
+        classes = range(self.num_classes) if self.num_classes <= _FEW_CLASSES else ()
+        rows = [
+            (
+                p.slide_id,
+                "–" if p.label is None else self.target.decode(p.label),
+                self.target.decode(int(predicted)),
+                *(p.probability_text(c, 3) for c in classes),
+                p.entropy,
+            )
+            for p, predicted in zip(
+                self.predictions[:MOST_ROWS], self.predicted[:MOST_ROWS], strict=True
+            )
+        ]
+        names = [f"p {self.class_names[c]}" for c in classes]
+        columns = ["slide", "label", "predicted", *names, "entropy"]
+        return html_table(repr(self), columns, rows, num_rows=len(self))
+
+    def to_pandas(self, decisions: Sequence["Decision"] = ()) -> "pd.DataFrame":
+        """Return the predictions as a pandas DataFrame, a row a slide.
+
+        The columns are those of ``predictions.csv``: ``slide_id``, ``case_id``, ``label`` and
+        ``predicted`` by name, ``p_<class>`` and ``std_<class>``, ``entropy``,
+        ``expected_entropy`` and ``mutual_information``; ``novel_share``, ``novelty_p``,
+        ``disagreement`` and ``seen`` where known; ``prediction_set`` and ``defer`` of decisions.
+
+        Args:
+            decisions: Decisions on these slides, in their order.
+
+        Raises:
+            PredictionError: The decisions are on other slides.
+
+        Example:
+            >>> from sgpmil.bags.target import ClassTarget
+            >>> one = Prediction.from_samples("a", "a", None, np.array([[0.25, 0.75]]))
+            >>> table = PredictionTable((one,), ClassTarget(("normal", "tumour")))
+            >>> table.to_pandas()[["predicted", "p_tumour"]].values.tolist()
+            [['tumour', 0.75]]
+        """
+        import pandas as pd
+
+        return pd.DataFrame(prediction_columns(self, decisions))
+
+    def instances_to_pandas(self, slide_id: str) -> "pd.DataFrame":
+        """Return the scores of one slide's instances as a pandas DataFrame, a row an instance.
+
+        The columns are those of `InstanceScores.to_pandas`, with classes by their names.
+
+        Raises:
+            PredictionError: There is no such slide, or it has no scores.
+        """
+        found = next((p for p in self.predictions if p.slide_id == slide_id), None)
+        if found is None or found.instances is None:
+            what = "which is not among them" if found is None else "which has no scores"
+            raise PredictionError(
+                f"Expected one of the {len(self)} slides, with scores of its instances, but got "
+                f"'{slide_id}', {what}. Check its spelling, or predict with instances."
+            )
+        return found.instances.to_pandas(self.class_names)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sgpmil.bags.files import atomic_path
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import (
     INSTANCE_METRICS,
+    METRICS,
     SLIDE_METRICS,
     InstanceMetrics,
     SlideMetrics,
@@ -19,6 +20,13 @@ from sgpmil.evaluation.metrics import (
     slide_metrics,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.notebook import cell_text, counted, html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHORT = ("balanced_accuracy", "auc", "ace")
+"""Metrics of a short description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,33 @@ class FoldMetrics:
     fold: str
     slide: SlideMetrics
     instance: InstanceMetrics | None = None
+
+    def __repr__(self) -> str:
+        values = self.slide.values
+        shown = ", ".join(f"{k} {cell_text(values[k])}" for k in _SHORT if k in values)
+        fold = f"fold {self.fold}, " if self.fold else ""
+        return f"FoldMetrics({fold}{counted(self.slide.num_slides, 'slide')}: {shown})"
+
+    def _repr_html_(self) -> str:
+        frame_rows = [(METRICS[key].name, value) for key, value in self._values.items()]
+        fold = f" of fold {self.fold}" if self.fold else ""
+        title = f"Metrics{fold} over {counted(self.slide.num_slides, 'slide')}"
+        return html_table(title, ["metric", "value"], frame_rows)
+
+    @property
+    def _values(self) -> dict[str, float]:
+        instance = {} if self.instance is None else self.instance.values
+        return {k: float(v) for k, v in {**self.slide.values, **instance}.items() if v == v}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the metrics as a pandas DataFrame: ``metric``, ``name`` and ``value``.
+
+        Metrics that are not defined for the slides have no row.
+        """
+        import pandas as pd
+
+        rows = [(key, METRICS[key].name, value) for key, value in self._values.items()]
+        return pd.DataFrame(rows, columns=["metric", "name", "value"])
 
     @property
     def row(self) -> dict[str, float | None]:
@@ -66,6 +101,50 @@ class MetricSummary:
     values: tuple[float, ...]
     num_undefined: int
 
+    def __repr__(self) -> str:
+        num = len(self.values) - self.num_undefined
+        return f"MetricSummary({self.name} {self.text} over {counted(num, 'fold')})"
+
+    @property
+    def text(self) -> str:
+        """Mean and standard deviation in words."""
+        spread = "" if math.isnan(self.sd) else f" ± {self.sd:.3f}"
+        return f"{cell_text(self.mean)}{spread}"
+
+
+class Summary(tuple[MetricSummary, ...]):
+    """Every metric over folds: a tuple that notebooks show as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (METRICS[s.name].name if s.name in METRICS else s.name, s.text)
+            for s in self
+            if not math.isnan(s.mean)
+        ]
+        num = max((len(s.values) for s in self), default=0)
+        return html_table(f"Metrics over {counted(num, 'fold')}", ["metric", "mean ± sd"], rows)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a pandas DataFrame, a row a metric: its mean and sample standard deviation.
+
+        Columns: ``metric``, ``name``, ``mean``, ``sd``, ``num_folds`` (in which it is defined).
+        """
+        import pandas as pd
+
+        rows = [
+            (
+                s.name,
+                METRICS[s.name].name if s.name in METRICS else s.name,
+                s.mean,
+                s.sd,
+                len(s.values) - s.num_undefined,
+            )
+            for s in self
+        ]
+        return pd.DataFrame(rows, columns=["metric", "name", "mean", "sd", "num_folds"])
+
 
 def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
     """Evaluate the predictions of one test set.
@@ -95,7 +174,15 @@ def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
     )
 
 
-def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
+def folds_frame(folds: Sequence[FoldMetrics]) -> "pd.DataFrame":
+    """Return a pandas DataFrame, a row a fold and a column a metric."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{"fold": fold.fold, **fold.row} for fold in folds])
+    return frame.dropna(axis="columns", how="all")
+
+
+def summarise(folds: Sequence[FoldMetrics]) -> Summary:
     r"""Summarise every metric over folds by its mean and sample standard deviation.
 
     $$ \bar m = \frac{1}{n} \sum_k m_k, \qquad
@@ -116,7 +203,7 @@ def summarise(folds: Sequence[FoldMetrics]) -> tuple[MetricSummary, ...]:
     has_instances = any(fold.instance is not None for fold in folds)
     metrics = (*SLIDE_METRICS, *(INSTANCE_METRICS if has_instances else ()))
     rows = [fold.row for fold in folds]
-    return tuple(summarise_values(m.key, [row[m.key] for row in rows]) for m in metrics)
+    return Summary(summarise_values(m.key, [row[m.key] for row in rows]) for m in metrics)
 
 
 def write_metrics(path: str | os.PathLike[str], folds: Sequence[FoldMetrics]) -> None:

@@ -17,6 +17,7 @@ from sgpmil.models.embedding import ENCODERS, Standardise, build_encoder
 from sgpmil.models.likelihood import negative_log_likelihood
 from sgpmil.models.novelty import Novelty
 from sgpmil.models.prevalence import ClassShares, Prevalence, prior_shift
+from sgpmil.notebook import counted, html_table, shortened
 from sgpmil.shapes import Float, Int
 
 _BAGS_OF_ONE = 4096
@@ -132,6 +133,14 @@ class ModelOutput:
     moments: tuple[Float[Tensor, " T"], Float[Tensor, " T"]] | None = None
     penalties: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        bags, samples, outputs = self.logits.shape
+        num = self.attention.shape[-1]
+        return (
+            f"ModelOutput({counted(bags, 'bag')}, {counted(num, 'instance')}, "
+            f"{counted(samples, 'sample')}, {counted(outputs, 'output')})"
+        )
 
     @property
     def score(self) -> Float[Tensor, " T"]:
@@ -269,6 +278,24 @@ class MILModel(nn.Module, ABC):
         self.standardise = Standardise(in_dim)
         self.novelty = Novelty()
         self.encoder, self.feature_dim = build_encoder(settings.encoder, in_dim)
+
+    def extra_repr(self) -> str:
+        """Return the line that torch puts at the head of a printed model."""
+        return (
+            f"{counted(self.in_dim, 'feature')} → {shortened(self.target.names)}, "
+            f"{self.num_parameters():,} parameters"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "features of an instance": self.in_dim,
+            "outputs": shortened(self.target.names),
+            "parameters": f"{self.num_parameters():,}",
+            "gives standard deviations": "yes" if self.is_probabilistic else "no",
+        }
+        name = self.name or type(self).__name__
+        note = "print(model) shows the layers"
+        return html_table(f"Model {name}", ["", ""], list(facts.items()), note)
 
     @property
     def num_outputs(self) -> int:

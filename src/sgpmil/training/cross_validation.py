@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,14 +23,16 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
     FoldMetrics,
-    MetricSummary,
+    Summary,
     evaluate,
+    folds_frame,
     summarise,
     write_metrics,
 )
 from sgpmil.gpu.resident import fits_on_device, free_memory, on_device
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, find_model, resolve_settings
+from sgpmil.notebook import counted
 from sgpmil.progress import ProgressBar, ProgressLine, progress_bar
 from sgpmil.runs.run import Run, RunFold, run_lock
 from sgpmil.training.callbacks import Callback
@@ -45,6 +47,9 @@ from sgpmil.training.fit import fit_fold, refuse_mixed_coordinates, untrained_mo
 from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings, resolve_training
 from sgpmil.training.turns import release_turn, take_turns, yield_turn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_AT_ONCE = 8
 """Folds for which torch has enough streams: each needs two of either priority, of 32."""
@@ -73,9 +78,26 @@ class CrossValidation:
     predictions: tuple[PredictionTable, ...]
     folder: Path | None = None
 
-    def summary(self) -> tuple[MetricSummary, ...]:
+    def summary(self) -> Summary:
         """Summarise every metric over the folds."""
         return summarise(self.metrics)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the metrics as a pandas DataFrame, a row a fold and a column a metric.
+
+        Means over folds are those of `summary`, and predictions those of `predictions`; both have
+        a `to_pandas` of their own.
+        """
+        return folds_frame(self.metrics)
+
+    def __repr__(self) -> str:
+        shown = [s for s in self.summary() if s.name in ("balanced_accuracy", "auc", "ace")]
+        place = "" if self.folder is None else f"; {self.folder}"
+        found = ", ".join(f"{s.name} {s.text}" for s in shown)
+        return f"CrossValidation({counted(len(self.metrics), 'fold')}: {found}{place})"
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
 
 def cross_validate(

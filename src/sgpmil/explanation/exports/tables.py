@@ -11,6 +11,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.errors import ExplanationError
+from sgpmil.evaluation.instance_columns import instance_columns
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.explanation.maps import patch_side, placed_coords
 from sgpmil.shapes import Float, Int
@@ -71,35 +72,11 @@ def patch_table(
         ("x", pa.array(coords[:, 0].astype(np.int64))),
         ("y", pa.array(coords[:, 1].astype(np.int64))),
         ("side", pa.array(np.full(num, side))),
-        ("attention_mean", _numbers(scores.attention_mean)),
-        ("attention_std", _numbers(scores.attention_std)),
     ]
     for array in (scores.evidence_mean, scores.single_mean):
         if array is not None:
             _check_classes(class_names, array.shape[1])
-    if scores.evidence_mean is not None and scores.evidence_std is not None:
-        for index, name in enumerate(class_names):
-            columns += [
-                (f"evidence_{name}", _numbers(scores.evidence_mean[:, index])),
-                (f"evidence_{name}_std", _numbers(scores.evidence_std[:, index])),
-            ]
-        for index, name in enumerate(class_names):
-            with np.errstate(invalid="ignore"):  # of infinite evidence the margin is unknown
-                margin = scores.score("evidence", index)
-                margin_std = scores.score_std("evidence", index)
-            columns += [
-                (f"margin_{name}", _numbers(margin)),
-                (f"margin_{name}_std", _numbers(margin_std)),
-            ]
-    if "single" in scores.kinds:
-        for index, name in enumerate(class_names):
-            columns += [
-                (f"single_{name}", _numbers(scores.score("single", index))),
-                (f"single_{name}_std", _numbers(scores.score_std("single", index))),
-                (f"single_probability_{name}", _numbers(scores.single_probability(index))),
-            ]
-    if scores.novelty is not None:
-        columns.append(("novelty", _numbers(scores.novelty)))
+    columns += [(name, _numbers(values)) for name, values in instance_columns(scores, class_names)]
     columns += _whole_numbers("instance_label", scores.instance_labels, num)
     columns += _whole_numbers("prototype", prototypes, num)
     if similarity is not None:
