@@ -455,3 +455,20 @@ def test_slides_like_the_training_slides_are_not_named(sgpmil, slides, tmp_path)
     code, out, _ = sgpmil("predict", path, folder, "--out", tmp_path / "p")
     assert code == 0
     assert "Warning" not in out
+
+
+def test_export_writes_a_folder_that_predict_takes(sgpmil, slides, checkpoint, tmp_path):
+    code, out, _ = sgpmil("export", checkpoint, "--to", tmp_path / "model")
+    assert code == 0
+    assert "1 model, 4 features, classes normal, tumor" in out
+    assert "do not state their encoder" in out
+    code, _, err = sgpmil("export", checkpoint, "--to", tmp_path / "model")
+    assert code == 2
+    assert "(--overwrite)" in err
+    for source, name in ((checkpoint, "a"), (tmp_path / "model", "b")):
+        assert sgpmil("predict", source, slides[0], "--out", tmp_path / name)[0] == 0
+    one, other = (tmp_path / name / "predictions.csv" for name in "ab")
+    assert one.read_text() == other.read_text()
+    code, out, _ = sgpmil("lipschitz", tmp_path / "model")
+    assert code == 0
+    assert "│ model" in out

@@ -31,6 +31,7 @@ _CORE = (
 _PARTS = {
     "slides (read slide files)": ("openslide", 'pip install "sgpmil[slides]"'),
     "encoders (embed patches)": ("timm", 'pip install "sgpmil[encoders]"'),
+    "export (hub, ONNX)": ("onnxscript", 'pip install "sgpmil[export]"'),
     "viewer (web page)": ("fastapi", 'pip install "sgpmil[viewer]"'),
     "ray (several machines)": ("ray", 'pip install "sgpmil[ray]"'),
     "TensorBoard": ("tensorboard", 'pip install "sgpmil[tracking]"'),

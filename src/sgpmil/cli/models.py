@@ -1,4 +1,4 @@
-"""`sgpmil predict`, `lipschitz` and `import-released`: commands on trained models."""
+"""`sgpmil predict`, `export`, `lipschitz` and `import-released`: commands on trained models."""
 
 import shlex
 
@@ -6,6 +6,7 @@ from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid
 from sgpmil.evaluation.lipschitz import summarise_paths
 from sgpmil.models.released import ReleasedOptions, convert_released
+from sgpmil.report.export import ExportOptions, export_model
 from sgpmil.runs.lipschitz import LipschitzOptions, bound_run
 from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
 
@@ -49,6 +50,37 @@ def _print_least_certain(predicted: PredictedFolder) -> None:
         grid(title, ["slide", "predicted", *columns], rows)
     else:
         facts(title, [(slide_id, text) for slide_id, text, *_ in rows])
+
+
+@command(ExportOptions, arguments=["model"])
+def export(options: ExportOptions) -> None:
+    """Export a model.
+
+    The folder has the layout of the Hugging Face hub: weights, configuration and a model card.
+    Python loads it with sgpmil.load, and sgpmil predict takes it in the place of a run.
+
+    Example: sgpmil export runs/latest --to model
+
+    Example: sgpmil export runs/latest/fold-0 --to model --push-to-hub user/name --private
+    """
+    exported = export_model(options)
+    folds = f"{len(exported.model)} folds" if len(exported.model) > 1 else "1 model"
+    facts(
+        f"{exported.path}: {folds}, {exported.model.in_dim} features, classes "
+        f"{', '.join(exported.model.class_names)}",
+        [(name, _size(size)) for name, size in exported.files],
+    )
+    if not exported.model.encoders:
+        console.print(
+            "The embeddings do not state their encoder: add --encoder NAME, so that users know."
+        )
+    if exported.address:
+        console.print(f"Pushed to {exported.address}")
+    console.print(f"Next: sgpmil predict {shlex.quote(str(exported.path))} FEATURES")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 @command(LipschitzOptions, arguments=["run"])
