@@ -471,4 +471,4 @@ def test_export_writes_a_folder_that_predict_takes(sgpmil, slides, checkpoint, t
     assert one.read_text() == other.read_text()
     code, out, _ = sgpmil("lipschitz", tmp_path / "model")
     assert code == 0
-    assert "│ model" in out
+    assert "┃ model" in out
