@@ -32,6 +32,12 @@ def mend_torchvision() -> None:
         _declare_operators()
 
 
+def torchvision_fits() -> bool:
+    """Return whether the operators of an installed torchvision can be loaded beside this torch."""
+    spec = find_spec("torchvision")
+    return spec is None or spec.origin is None or _operators_load(Path(spec.origin).parent)
+
+
 def _operators_load(package: Path) -> bool:
     """Load the operators as torchvision does, and say whether they could be."""
     import torch

@@ -1,3 +1,5 @@
+import shlex
+
 import h5py
 import numpy as np
 import pytest
@@ -44,8 +46,17 @@ def test_the_command_that_inspect_suggests_has_the_options_it_was_given(sgpmil, 
     labels.write_text(
         "\n".join([text.splitlines()[0].replace("label", "my class"), *text.splitlines()[1:]])
     )
-    _, out, _ = sgpmil("inspect", folder, "--labels", labels, "--label-column", "my class")
-    assert f"sgpmil train --features {folder} --labels {labels} --label-column 'my class'" in out
+    spaced = folder.with_name("my bags")
+    folder.rename(spaced)
+    given = ["--labels", labels, "--label-column", "my class", "--slide-column", "slide_id"]
+    _, out, _ = sgpmil("inspect", spaced, *given)
+    (line,) = [line for line in out.splitlines() if line.startswith("Ready to train: ")]
+    command = shlex.split(line.removeprefix("Ready to train: "))
+    assert command[:6] == ["sgpmil", "train", "--features", str(spaced), "--labels", str(labels)]
+    assert dict(zip(command[6::2], command[7::2], strict=True)) == {
+        "--label-column": "my class",
+        "--slide-column": "slide_id",
+    }
 
 
 def test_a_column_that_is_no_class_is_not_ready_and_not_trained_on(sgpmil, slides):

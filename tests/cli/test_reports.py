@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 from sgpmil.report.pages.run_report import RunReport
 from tests.report.pages.reported_run import ReadPage, write_run

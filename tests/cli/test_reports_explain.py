@@ -3,8 +3,8 @@ import shutil
 
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 from sgpmil.bags import read_bags
 from sgpmil.bags.target import ClassTarget

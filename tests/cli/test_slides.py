@@ -1,12 +1,13 @@
+import csv
 import re
 
 import h5py
 import numpy as np
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 from tests.slides.extraction.drawn_files import write_folder, write_slide
 
@@ -30,17 +31,33 @@ def test_slides_become_embeddings_that_inspect_reads(sgpmil, slide_folder, tmp_p
     assert re.search(r"extracted +│ 2", text)
     assert re.search(r"without patches +│ 1 \(glass\)", text)
     assert "1 (zip)" in text
-    assert text.rstrip().splitlines()[-1].startswith("zip: Expected a slide in")
+    *_, reason, advice = text.rstrip().splitlines()
+    assert reason.startswith("zip: Expected a slide in")
+    assert "--skip-bad" in advice
     assert "Traceback" not in error
     features = out / "20x_256px_0px_overlap" / "features_Colours"
     assert str(features) in text
     code, text, _ = sgpmil("inspect", features)
     assert code == 0
     assert "24 to 24" in text or "0 to 24" in text
+    code, text, _ = sgpmil("extract", slide_folder, "--out", out, "--skip-bad", *COLOURS)
+    assert code == 0
+    assert f"Skipped slides: 1, listed in {out / 'skipped.csv'}." in text
+    with (out / "skipped.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["slide_id"] == "zip"
+    assert row["reason"].startswith("Expected a slide in")
     (slide_folder / "zip.svs").unlink()
     code, text, _ = sgpmil("extract", slide_folder, "--out", out, *COLOURS)
     assert code == 0
     assert re.search(r"existing +│ 3", text)
+    assert not (out / "skipped.csv").exists()
+
+
+def test_an_extraction_of_damaged_slides_alone_fails(sgpmil, tmp_path):
+    (tmp_path / "a.svs").write_bytes(b"PK\x03\x04")
+    given = ("--out", tmp_path / "out", "--no-encode", "--workers", "1", "--skip-bad")
+    assert sgpmil("extract", tmp_path, *given)[0] == 1
 
 
 @pytest.mark.slow

@@ -202,7 +202,7 @@ def test_patches_anywhere_are_as_if_painted_one_by_one(seed, side, downsample, n
 
 @pytest.mark.parametrize("downsample", [62.5, 7.3, 1 / 3, 99.99])
 def test_a_fraction_as_downsample_is_area_weighted(rng, downsample):
-    shapely = pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+    shapely = pytest.importorskip("shapely", reason="pip install '.[slides]'")
     side = 64 if downsample > 1 else 3
     coords, values = rng.integers(0, 4 * side, (5, 2)), rng.random(5)
     found = score_map(coords, side, values, slide_size=(5 * side, 4 * side), downsample=downsample)

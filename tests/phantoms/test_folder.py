@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("imagecodecs", reason="pip install '.[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
 
 import openslide
 import tifffile

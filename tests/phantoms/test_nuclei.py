@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.phantoms.nuclei import DIRECTIONS, album, largest_half, lattice_places, stamp
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 import shapely
 

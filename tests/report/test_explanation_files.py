@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 import tifffile
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget

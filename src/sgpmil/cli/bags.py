@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 
 import typer
 
@@ -79,16 +80,13 @@ def _classes(found: Inspection) -> str:
 
 def _train_command(options: InspectOptions) -> str:
     """Return the command that trains on what was inspected, with the options that were given."""
-    named = {
-        "--features": options.features,
-        "--labels": options.labels or "LABELS",
-        "--slide-column": options.slide_column,
-        "--label-column": options.label_column,
-        "--case-column": options.case_column,
-        "--slide-table": options.slide_table,
-    }
-    given = [f"{name} {shlex.quote(str(v))}" for name, v in named.items() if v is not None]
-    return " ".join(["sgpmil train", *given])
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values["labels"] = options.labels or "LABELS"
+    words = ["sgpmil", "train"]
+    for name in sorted(values, key=lambda name: name not in ("features", "labels")):
+        if values[name] is not None:
+            words += [f"--{name.replace('_', '-')}", str(values[name])]
+    return shlex.join(words)
 
 
 @command(PackOptions, arguments=["features", "store"], lists=["classes"])

@@ -1,43 +1,20 @@
-"""`sgpmil demo` and `doctor`: commands for a first look."""
+"""`sgpmil demo`: the whole flow at a first look."""
 
-import platform
 import shlex
 import time
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import typer
 
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import MODEL_NAMES, console, facts, print_summary
+from sgpmil.cli.output import MODEL_NAMES, console, print_summary
 from sgpmil.experiments.digits import run_demo
 from sgpmil.options import Options
 
 _ENCODER = "efficientnet-lite0"
 _SIZE = "4096x3072"
-_CORE = (
-    "sgpmil",
-    "torch",
-    "gpytorch",
-    "lightning-fabric",
-    "numpy",
-    "scikit-learn",
-    "h5py",
-    "pyarrow",
-)
-_PARTS = {
-    "slides (read slide files)": ("openslide", 'pip install "sgpmil[slides]"'),
-    "encoders (embed patches)": ("timm", 'pip install "sgpmil[encoders]"'),
-    "export (hub, ONNX)": ("onnxscript", 'pip install "sgpmil[export]"'),
-    "viewer (web page)": ("fastapi", 'pip install "sgpmil[viewer]"'),
-    "ray (several machines)": ("ray", 'pip install "sgpmil[ray]"'),
-    "TensorBoard": ("tensorboard", 'pip install "sgpmil[tracking]"'),
-    "MLflow": ("mlflow", "pip install mlflow"),
-    "Weights & Biases": ("wandb", "pip install wandb"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,36 +133,3 @@ def _digits(options: DemoOptions) -> None:
     for figure in made.figures:
         console.print(f"  {figure}")
     console.print("Next, your own embeddings: sgpmil inspect FOLDER --labels LABELS.csv")
-
-
-def doctor() -> None:
-    """Show versions, the GPU and the optional parts.
-
-    Example: sgpmil doctor
-    """
-    facts(
-        "Versions",
-        [("python", platform.python_version()), *((name, _version(name)) for name in _CORE)],
-    )
-    if torch.cuda.is_available():
-        gpu = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        console.print(f"GPU: {gpu} (CUDA {torch.version.cuda}).")
-    else:
-        console.print(
-            "GPU: none that PyTorch can use; everything runs on the CPU "
-            f"({torch.get_num_threads()} threads)."
-        )
-    facts(
-        "Optional parts",
-        [
-            (name, "installed" if find_spec(module) else f"not installed: {how}")
-            for name, (module, how) in _PARTS.items()
-        ],
-    )
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -26,7 +26,7 @@ _INTERRUPTED = 130
 
 COMMANDS = {
     "demo": ("demo", "Run the whole flow once on synthetic slides; nothing to download."),
-    "doctor": ("demo", "Show versions, the GPU and the optional parts."),
+    "doctor": ("doctor", "Check the installation, the machine and the optional parts."),
     "init": ("training", "Write a commented recipe to start from."),
     "phantom": ("slides", "Write synthetic slides with annotated tumours."),
     "extract": ("slides", "Turn slides into patch embeddings."),

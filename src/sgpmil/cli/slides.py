@@ -56,7 +56,7 @@ def extract(
         _print_folders(done)
     else:
         _print_embeddings(done)
-    _exit_if_incomplete(done.outcomes)
+    _exit_if_incomplete(done)
 
 
 def _print_folders(done: ExtractedFolder) -> None:
@@ -94,15 +94,22 @@ def _print_outcomes(outcomes: Sequence[SlideOutcome], done: str) -> None:
     facts("Extraction", rows)
 
 
-def _exit_if_incomplete(outcomes: Sequence[SlideOutcome]) -> None:
+def _exit_if_incomplete(done: ExtractedFolder) -> None:
     """Print the reasons of failures at the end, where a user reads them."""
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    for outcome in failed:
+    for outcome in done.failed:
         console.print(f"{outcome.slide_id}: {outcome.reason}", style="red")
-    is_busy = any(outcome.status == "busy" for outcome in outcomes)
+    is_busy = any(outcome.status == "busy" for outcome in done.outcomes)
     if is_busy:
         console.print("Not complete: another process extracts some slides. Run this again later.")
-    if failed or is_busy:
+    if done.skipped is not None:
+        console.print(f"Skipped slides: {len(done.failed)}, listed in {done.skipped}.")
+    elif done.failed:
+        console.print(
+            "Not complete: mend or remove these slides and run this again, or leave them out "
+            "with --skip-bad."
+        )
+    are_all_bad = len(done.failed) == len(done.outcomes)
+    if is_busy or (done.failed and (done.skipped is None or are_all_bad)):
         raise typer.Exit(1)
 
 

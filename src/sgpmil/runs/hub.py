@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sgpmil.errors import CheckpointError, MissingPartError, SettingsError, SgpmilError
+from sgpmil.installation import install_command
 from sgpmil.runs.exported_folder import CONFIG, SLIDES, WEIGHTS
 
 _ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
@@ -102,7 +103,7 @@ def _import_hub(purpose: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
     except ImportError as error:
         raise MissingPartError(
             f"Expected the package 'huggingface_hub' to {purpose}, but it is not installed. "
-            "Install it with: pip install 'sgpmil[export]'."
+            f"Install it with: {install_command('export')}."
         ) from error
     return huggingface_hub
 

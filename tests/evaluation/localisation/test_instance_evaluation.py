@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="shapely is not installed: pip install '.[slides]'")
 
 from sgpmil.errors import AnnotationError, PredictionError
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions, evaluate_instances

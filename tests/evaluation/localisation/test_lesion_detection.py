@@ -198,7 +198,7 @@ def test_published_area_of_a_perfect_score_is_its_ceiling():
     assert math.isnan(nothing.area)
 
 
-pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="shapely is not installed: pip install '.[slides]'")
 
 
 LESIONS = {"t0": ["t0"], "t1": ["left", "right"], "t2": ["t2"]}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="shapely is not installed: pip install '.[slides]'")
 
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError

@@ -138,7 +138,7 @@ def test_groups():
     assert groups_of((), "pooled") == ()
 
 
-pytest.importorskip("shapely", reason="shapely is not installed: pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="shapely is not installed: pip install '.[slides]'")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sgpmil.slides.annotations import read_geojson
 
 from .scored_patches import CLASSES, read_strictly, scored
 
-shapely = pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+shapely = pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 # What QuPath's importer reads of an object (qupath.lib.io.QuPathTypeAdapters): the geometry, an
 # optional UUID, and of the properties these, each only if it has this type.
@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-shapely = pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+shapely = pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 
 def annotations(path):

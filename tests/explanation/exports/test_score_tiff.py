@@ -9,8 +9,8 @@ from sgpmil.errors import ExplanationError, MissingPartError
 from sgpmil.explanation.exports import write_score_tiff
 from sgpmil.explanation.maps import ScoreMap
 
-tifffile = pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
+tifffile = pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("imagecodecs", reason="pip install '.[slides]'")
 
 OME = {"ome": "http://www.openmicroscopy.org/Schemas/OME/2016-06"}
 SHAPE = (701, 1030)
@@ -106,7 +106,7 @@ def test_the_description_says_sizes_places_and_names(path):
 
 
 def test_libtiff_reads_the_first_channel_too(path, maps):
-    pillow = pytest.importorskip("PIL.Image", reason="pip install 'sgpmil[slides]'")
+    pillow = pytest.importorskip("PIL.Image", reason="pip install '.[slides]'")
     with pillow.open(path) as image:
         assert image.mode == "F"
         assert np.array_equal(np.array(image), maps["attention mean"].values, equal_nan=True)
@@ -114,7 +114,7 @@ def test_libtiff_reads_the_first_channel_too(path, maps):
 
 def test_openslide_opens_it_but_has_no_floating_point(path):
     # Said in the docstring; should a later version read them, it wants to be said otherwise.
-    openslide = pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+    openslide = pytest.importorskip("openslide", reason="pip install '.[slides]'")
     with openslide.OpenSlide(path) as slide:
         assert slide.dimensions == (1030, 701)
         assert float(slide.properties["openslide.mpp-x"]) == pytest.approx(16)

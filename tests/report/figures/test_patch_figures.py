@@ -16,7 +16,7 @@ from sgpmil.slides.reading import open_slide
 from tests.report.figures.scored_grid import SIDE, grid_scores
 from tests.slides.extraction.drawn_files import write_slide
 
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
 
 
 def all_of(found):

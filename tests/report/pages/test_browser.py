@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'sgpmil[dev]'")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install '.[dev]'")
     with playwright.sync_playwright() as started:
         found = started.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield found

@@ -84,7 +84,7 @@ class Placed:
 
 
 def test_everything_is_on_the_sheet_and_nothing_on_anything_else(tmp_path, run_material):
-    pypdf = pytest.importorskip("pypdf", reason="pip install 'sgpmil[dev]'")
+    pypdf = pytest.importorskip("pypdf", reason="pip install '.[dev]'")
     for number, case in enumerate(kinds(tmp_path, run_material)):
         path = tmp_path / f"{number}.pdf"
         write_pdf(path, case_page(case))
@@ -113,7 +113,7 @@ def test_the_pdf_is_one_page_of_a4_with_letters_that_can_be_read(tmp_path, run_m
 
 
 def test_the_text_of_the_pdf_can_be_extracted(tmp_path, run_material):
-    pypdf = pytest.importorskip("pypdf", reason="pip install 'sgpmil[dev]'")
+    pypdf = pytest.importorskip("pypdf", reason="pip install '.[dev]'")
     for number, case in enumerate(kinds(tmp_path, run_material)):
         path = tmp_path / f"{number}.pdf"
         write_pdf(path, case_page(case))
@@ -134,7 +134,7 @@ def test_names_in_other_scripts(tmp_path):
         assert html.name == f"{name}.html"
         assert ("h1", name) in ReadPage(html.read_text(encoding="utf-8")).headings
         assert pdf.stat().st_size > 10_000
-    pypdf = pytest.importorskip("pypdf", reason="pip install 'sgpmil[dev]'")
+    pypdf = pytest.importorskip("pypdf", reason="pip install '.[dev]'")
     text = pypdf.PdfReader(tmp_path / f"{names[0][0]}.pdf").pages[0].extract_text()
     assert names[0][0] in text
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
 
 from sgpmil.errors import AnnotationError, SettingsError
 from sgpmil.slides.annotations.folder import (

@@ -3,8 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
 
 import shapely
 

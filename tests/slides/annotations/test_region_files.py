@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
 
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders.checkpoint_layouts import conch_weights, timm_names

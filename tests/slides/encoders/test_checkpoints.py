@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-pytest.importorskip("huggingface_hub", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("huggingface_hub", reason="pip install '.[encoders]'")
 
 import huggingface_hub
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
 
 from sgpmil.errors import EncoderError
 from sgpmil.slides.encoders import list_encoders

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
 
 import huggingface_hub
 import timm
@@ -82,7 +82,7 @@ def test_without_network(monkeypatch, tmp_path, name, repository):
 
 def test_without_the_part(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    with pytest.raises(MissingPartError, match=r"'timm' .*pip install 'sgpmil\[encoders\]'"):
+    with pytest.raises(MissingPartError, match=r"'timm' .*pip install .*\[encoders\]'"):
         load_encoder("timm:resnet18")
     with pytest.raises(MissingPartError, match="'nothing' to encode patches"):
         require("nothing")

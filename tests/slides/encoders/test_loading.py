@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
 from safetensors.torch import save_file
 
 from sgpmil.errors import EncoderError, SettingsError

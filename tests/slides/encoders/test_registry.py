@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("timm", reason="pip install 'sgpmil[encoders]'")
-pytest.importorskip("efficientnet_lite_pytorch", reason="pip install 'sgpmil[encoders]'")
+pytest.importorskip("timm", reason="pip install '.[encoders]'")
+pytest.importorskip("efficientnet_lite_pytorch", reason="pip install '.[encoders]'")
 
 from sgpmil.errors import EncoderError
 from sgpmil.plugins import PluginWarning, load_plugins

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
 
 from sgpmil.bags import read_bags
 from sgpmil.errors import ExtractionError

@@ -1,6 +1,6 @@
 import pytest
 
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.errors import SlideError
 from sgpmil.slides.extraction.jobs import SlideJob, slide_jobs

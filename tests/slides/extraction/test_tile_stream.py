@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
 from sgpmil.slides.extraction.preparation import PreparedSlide

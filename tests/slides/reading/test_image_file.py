@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 from PIL import Image
 
 from sgpmil.errors import SlideError

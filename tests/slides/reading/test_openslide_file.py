@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 import openslide
 import tifffile

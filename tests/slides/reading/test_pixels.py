@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.slides.reading.pixels import Colours, clipped_window, resize, to_rgb
 

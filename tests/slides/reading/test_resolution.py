@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.errors import SlideError
 from sgpmil.slides.reading import open_slide

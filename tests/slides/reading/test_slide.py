@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("imagecodecs", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 from sgpmil.errors import SlideError
 from sgpmil.slides.reading import slide as slide_module

@@ -5,10 +5,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("tifffile", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("imagecodecs", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("openslide", reason="pip install '.[slides]'")
+pytest.importorskip("tifffile", reason="pip install '.[slides]'")
+pytest.importorskip("imagecodecs", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 import tifffile
 

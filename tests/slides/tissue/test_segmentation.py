@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("shapely", reason="pip install 'sgpmil[slides]'")
-pytest.importorskip("cv2", reason="pip install 'sgpmil[slides]'")
+pytest.importorskip("shapely", reason="pip install '.[slides]'")
+pytest.importorskip("cv2", reason="pip install '.[slides]'")
 
 import cv2
 import shapely
@@ -269,7 +269,7 @@ def inside(area, *points):
 
 @pytest.mark.skipif(not SLIDES.is_dir(), reason="needs the slides beside the clone")
 def test_real_slides():
-    pytest.importorskip("openslide", reason="pip install 'sgpmil[slides]'")
+    pytest.importorskip("openslide", reason="pip install '.[slides]'")
     from sgpmil.slides.reading import open_slide, slide_resolution
 
     # Points were chosen by eye on the pictures.

@@ -37,13 +37,13 @@ IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
-def require(name: str, install: str = "'sgpmil[encoders]'") -> None:
+def require(name: str, install: str = "") -> None:
     """Check that a package is installed, and mend torchvision where it does not fit torch.
 
     Raises:
         MissingPartError: It is not installed.
     """
-    require_package(name, purpose="encode patches", install=install)
+    require_package(name, purpose="encode patches", part="encoders", install=install)
     mend_torchvision()
 
 

@@ -3,12 +3,15 @@
 The command ``sgpmil extract`` calls `extract_folder`.
 """
 
+import csv
+import io
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sgpmil.bags.files import write_text
 from sgpmil.errors import SgpmilError
 from sgpmil.options import Options
 from sgpmil.slides.encoders import DEFAULT_ENCODER, Precision, load_encoder
@@ -27,6 +30,9 @@ from sgpmil.slides.extraction.jobs import (
 from sgpmil.slides.extraction.progress import ExtractionProgress, extraction_progress
 from sgpmil.slides.extraction.tile_workers import TileWorkers
 from sgpmil.slides.patches import ExtractionFolder, PatchSettings
+
+SKIPPED = "skipped.csv"
+"""Table of the slides that were left out, in the folder of an extraction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,8 @@ class ExtractOptions(Options):
         dtype: Number type of the embeddings on disk.
         batch_size: Patches in a batch of the encoder; by default 64 on a GPU and 8 on a CPU.
         workers: Processes that decode tiles; by default one for each core.
+        skip_bad: Leave out slides that cannot be read, instead of failing in the end; skipped.csv
+            in the folder lists them with the reasons.
         overwrite: Extract existing embeddings again.
     """
 
@@ -81,6 +89,7 @@ class ExtractOptions(Options):
     dtype: FeatureType = "float16"
     batch_size: int | None = None
     workers: int | None = None
+    skip_bad: bool = False
     overwrite: bool = False
 
 
@@ -93,12 +102,19 @@ class ExtractedFolder:
         folder: Folders of contours, previews and coordinates.
         features: Folder of the embeddings; None if nothing was encoded.
         timing: Times of the encoding; None if nothing was encoded.
+        skipped: Table of the slides that were left out, if any were.
     """
 
     outcomes: tuple[SlideOutcome, ...]
     folder: ExtractionFolder
     features: Path | None = None
     timing: Extraction | None = None
+    skipped: Path | None = None
+
+    @property
+    def failed(self) -> tuple[SlideOutcome, ...]:
+        """Slides that could not be extracted."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status == "failed")
 
 
 def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> ExtractedFolder:
@@ -140,7 +156,8 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
     )
     with extraction_progress(len(jobs), show=show_progress) as bar:
         if not options.encode:
-            return ExtractedFolder(place_patches_of(jobs, folder, settings, bar), folder)
+            placed = place_patches_of(jobs, folder, settings, bar)
+            return _listing_skipped(ExtractedFolder(placed, folder), options)
         encoder = load_encoder(
             options.encoder,
             weights=options.weights,
@@ -148,7 +165,25 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
             precision=options.precision,
         )
         done = extract_slides(jobs, encoder, folder, settings, bar)
-    return ExtractedFolder(done.outcomes, folder, folder.features_folder(encoder.name), done)
+    features = folder.features_folder(encoder.name)
+    return _listing_skipped(ExtractedFolder(done.outcomes, folder, features, done), options)
+
+
+def _listing_skipped(done: ExtractedFolder, options: ExtractOptions) -> ExtractedFolder:
+    """Write the slides that were left out into a table; remove that of an earlier extraction."""
+    path = options.out / SKIPPED
+    if not (options.skip_bad and done.failed):
+        path.unlink(missing_ok=True)
+        return done
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("slide_id", "reason"))
+    writer.writerows((outcome.slide_id, outcome.reason) for outcome in done.failed)
+    try:
+        write_text(path, text.getvalue())
+    except OSError as error:
+        raise cannot_write(options.out, error) from error
+    return replace(done, skipped=path)
 
 
 def place_patches_of(
