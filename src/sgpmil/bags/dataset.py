@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, Label, Target, encode_classes
 from sgpmil.errors import BagError, LabelError
 from sgpmil.notebook import MOST_ROWS, counted, html_table
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from torchmil.datasets import ProcessedMILDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class BagDataset:
         class_names: Sequence[str] | None = None,
         instance_labels: Sequence[Any] | Mapping[str, Any] | None = None,
         coords: Sequence[Any] | Mapping[str, Any] | None = None,
-        patch_size: int | None = None,
+        patch_size: int | Mapping[str, int] | None = None,
     ) -> "BagDataset":
         """Make a data set of arrays in memory.
 
@@ -92,7 +96,8 @@ class BagDataset:
             class_names: Name of each class.
             instance_labels: Class of each instance, an array a bag; None where unknown.
             coords: Top-left corner of each instance, an array a bag; None where unknown.
-            patch_size: Side of every instance in the unit of the coordinates.
+            patch_size: Side of every instance in the unit of the coordinates, or a dictionary of
+                sides by the names of the bags.
 
         Raises:
             BagError: A bag is empty or not finite, or their numbers of features differ.
@@ -149,13 +154,118 @@ class BagDataset:
                 ids[i],
                 None if coords is None else coords[i],
                 None if instance_labels is None else instance_labels[i],
-                patch_size,
+                patch_size.get(ids[i]) if isinstance(patch_size, Mapping) else patch_size,
             ).labelled(indices[i], cases[i])
             for i, array in enumerate(features)
         ]
         dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, target)
         refuse_mixed_dims(dataset.source, dataset.slide_ids)
         return dataset
+
+    @staticmethod
+    def from_anndata(
+        data: Any,
+        labels: MemoryLabels | None = None,
+        *,
+        features: str | None = None,
+        coords: str = "spatial",
+        slide_column: str | None = None,
+        label_column: str | None = None,
+        case_column: str | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> "BagDataset":
+        """Make a data set of AnnData, whose rows are instances; it is held in memory.
+
+        Slides, patients and labels are columns of ``obs``, found by their usual names
+        (``slide_id``, ``slide_name``, …). A label and a patient must be the same in all rows of a
+        slide. The columns ``instance_label`` and ``patch_size`` are used where present; so is the
+        tile size that LazySlide writes.
+
+        Args:
+            data: An AnnData of one or more slides, or a dictionary of AnnData by slide.
+            labels: Labels of the slides, where ``obs`` has none: a DataFrame, a Series or a
+                dictionary, as of `sgpmil.read_bags`.
+            features: Key of ``obsm`` that has the features; ``X`` where not given.
+            coords: Key of ``obsm`` that has the top-left corners, where present.
+            slide_column: Column of slide names, where its name is not a usual one.
+            label_column: Column of labels, where its name is not a usual one.
+            case_column: Column of patients, where its name is not a usual one.
+            classes: Order of the classes; see `class_order` for the order without it.
+
+        Raises:
+            BagError: There are no features, or they are not usable.
+            LabelError: A column is not found, or the labels do not fit the slides.
+        """
+        from sgpmil.bags.anndata_bags import from_anndata
+
+        return from_anndata(
+            data,
+            labels,
+            features=features,
+            coords=coords,
+            slide_column=slide_column,
+            label_column=label_column,
+            case_column=case_column,
+            classes=classes,
+        )
+
+    def to_anndata(self) -> "AnnData":
+        """Put all bags into one AnnData, a row an instance; `from_anndata` reads it back.
+
+        ``X`` has the features, ``obs`` the columns ``slide_id``, ``case_id`` and, where known,
+        ``label``, ``instance_label`` and ``patch_size``, ``obsm["spatial"]`` the top-left corners
+        where every bag has them. One slide is ``bags.subset(["its name"]).to_anndata()``.
+
+        Raises:
+            MissingPartError: The package anndata is not installed.
+        """
+        from sgpmil.bags.anndata_bags import to_anndata
+
+        return to_anndata(self)
+
+    @staticmethod
+    def from_torchmil(
+        dataset: Any,
+        *,
+        class_names: Sequence[str] | None = None,
+        slide_ids: Sequence[str] | None = None,
+    ) -> "BagDataset":
+        """Make a data set of torchmil's, which is read into memory.
+
+        Coordinates of data sets that divide them by the side of a patch (``patch_size``, those of
+        slides) are multiplied by it again. What torchmil rounds away is lost; `sgpmil.read_bags`
+        reads the folder itself.
+
+        Args:
+            dataset: Any data set of ``torchmil.datasets``, or a list of bags: dictionaries with
+                ``X`` and perhaps ``Y``, ``y_inst`` and ``coords``.
+            class_names: Name of each class, by its number; numbers where not given.
+            slide_ids: Name of each bag; torchmil's own where not given.
+
+        Raises:
+            BagError: There are no features.
+            LabelError: A label is not one class.
+        """
+        from sgpmil.bags.torchmil_sets import from_torchmil
+
+        return from_torchmil(dataset, class_names=class_names, slide_ids=slide_ids)
+
+    def to_torchmil(self, folder: Path | str, **settings: Any) -> "ProcessedMILDataset":
+        """Write the bags in torchmil's layout, and open them with its class.
+
+        Args:
+            folder: A new folder.
+            settings: ``name`` (of the features), ``fold`` (slides of each part) and ``overwrite``,
+                as of `sgpmil.bags.torchmil_sets.write_torchmil`, which needs no torchmil; others
+                replace arguments of ``torchmil.datasets.ProcessedMILDataset``.
+
+        Raises:
+            BagError: The folder is not empty, or sides of patches differ.
+            MissingPartError: The package torchmil is not installed.
+        """
+        from sgpmil.bags.torchmil_sets import to_torchmil
+
+        return to_torchmil(self, folder, **settings)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count, *_ in self._class_rows())

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from sgpmil.bags.label_kind import doubt_of_classes, plain_numbers
+from sgpmil.bags.readers.numpy_files import load_npy
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import LabelError
@@ -166,7 +167,7 @@ def read_labels(
     slides as unlabelled. Where all labels are numbers, 1.0 is the class 1.
 
     Args:
-        path: CSV, TSV or XLSX table.
+        path: CSV, TSV or XLSX table; or torchmil's folder of labels, a `.npy` file a slide.
         slide_column: Column of slide names, where its name is not a usual one.
         label_column: Column of labels, where its name is not a usual one.
         case_column: Column of patients, where its name is not a usual one. Without one, each
@@ -177,6 +178,8 @@ def read_labels(
     Raises:
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
+    if path.is_dir():
+        return table_labels(_folder_table(path))
     return table_labels(
         read_table(path),
         None if slide_table is None else read_table(slide_table),
@@ -287,6 +290,25 @@ def find_label_column(
         f"Expected a column 'label', but got the columns {', '.join(table.columns)} "
         f"({table.path}). Name the one to learn with `label_column`."
     )
+
+
+def _folder_table(folder: Path) -> TextTable:
+    """Read a folder of labels, an array of one number a slide."""
+    rows = []
+    for path in sorted(folder.glob("*.npy")):
+        array = load_npy(path)
+        if array.size != 1 or array.dtype.kind not in "iufb":
+            raise LabelError(
+                f"Expected one number as the label of a slide, but got shape {array.shape} of "
+                f"{array.dtype} ({path}). Give the number of the slide's class."
+            )
+        rows.append((path.stem, f"{array.item():g}"))
+    if not rows:
+        raise LabelError(
+            f"Expected a table of labels, or a folder of .npy files, but got a folder without any "
+            f"({folder}). Give the table itself."
+        )
+    return TextTable(folder, ("slide_id", "label"), tuple(rows))
 
 
 def _usual_column(table: TextTable, what: _What) -> str | None:

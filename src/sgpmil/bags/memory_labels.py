@@ -95,21 +95,21 @@ def _dictionary_table(labels: Mapping[Any, Any]) -> TextTable:
             f"Expected a dictionary from slide to label, but got a {type(odd).__name__} for a "
             "label. Give one text or number a slide; patients need a DataFrame."
         )
-    rows = tuple((_text(slide), _text(label)) for slide, label in labels.items())
+    rows = tuple((as_text(slide), as_text(label)) for slide, label in labels.items())
     return TextTable(Path("the dictionary"), ("slide_id", "label"), rows)
 
 
 def _frame_table(frame: DataFrame, slide_column: str | None) -> TextTable:
     where = Path("the DataFrame")
-    columns = tuple(_text(name) for name in frame.columns)
-    rows = tuple(tuple(map(_text, row)) for row in frame.itertuples(index=False, name=None))
+    columns = tuple(as_text(name) for name in frame.columns)
+    rows = tuple(tuple(map(as_text, row)) for row in frame.itertuples(index=False, name=None))
     table = TextTable(where, columns, rows)
     if has_column(table, "slide", slide_column):
         return table
     # The slides are the index, if anything. A table has one by one what an index has in levels.
-    names = [_text(name) for name in frame.index.names]
+    names = [as_text(name) for name in frame.index.names]
     given = [slide_column or "slide_id"] if names == [""] else names
-    levels = [map(_text, frame.index.get_level_values(level)) for level in range(len(names))]
+    levels = [map(as_text, frame.index.get_level_values(level)) for level in range(len(names))]
     indexed = tuple((*above, *row) for *above, row in zip(*levels, rows, strict=True))
     with_index = replace(table, columns=(*given, *columns), rows=indexed)
     is_named = names != [""] or not _is_counter(frame.index)
@@ -125,7 +125,7 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, str) or not hasattr(value, "__len__")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as the cell of a table holds it; empty where there is none."""
     if value is None or str(value) in ("nan", "<NA>", "NaT"):
         return ""

@@ -1,5 +1,6 @@
 """Readers of numpy files: `.npy` with the features, and `.npz` with named arrays."""
 
+import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -31,26 +32,28 @@ class Npy:
     @staticmethod
     def read(path: Path) -> RawBag:
         """Read a matrix and what its neighbouring folders hold."""
-        features = as_features(_load_npy(path), path)
+        features = as_features(load_npy(path), path)
         coords, labels = _neighbour(path, "coords"), _neighbour(path, "patch_labels")
         num_instances = features.shape[0]
         return RawBag(
             features=features,
-            coords=None if coords is None else as_coords(_load_npy(coords), num_instances, coords),
+            coords=None if coords is None else as_coords(load_npy(coords), num_instances, coords),
+            patch_size=_folder_patch_size(path),
             instance_labels=None
             if labels is None
-            else as_instance_labels(_load_npy(labels).reshape(-1), num_instances, labels),
+            else as_instance_labels(load_npy(labels).reshape(-1), num_instances, labels),
         )
 
     @staticmethod
     def peek(path: Path) -> BagHeader:
         """Read the shape of a matrix."""
-        array = _load_npy(path, mapped=True)
+        array = load_npy(path, mapped=True)
         num_instances, feature_dim = bag_shape(array.shape, path)
         return BagHeader(
             num_instances,
             feature_dim,
             dtype=str(array.dtype),
+            patch_size=_folder_patch_size(path),
             has_coords=_neighbour(path, "coords") is not None,
             has_instance_labels=_neighbour(path, "patch_labels") is not None,
         )
@@ -104,7 +107,12 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise _damaged(path, error) from error
 
 
-def _load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+def load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """Load the array of a `.npy` file, never unpickling objects.
+
+    Raises:
+        BagError: The file is absent or damaged, or holds Python objects.
+    """
     try:
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except _DAMAGE as error:
@@ -138,6 +146,14 @@ def _patch_size(arrays: dict[str, NDArray[Any]], path: Path) -> int | None:
             f"({path}). Store the side of an instance in level-0 pixels."
         )
     return round(float(value.flat[0]))
+
+
+def _folder_patch_size(path: Path) -> int | None:
+    """Return the side of a patch that torchmil's folder `patches_512` names."""
+    found = re.fullmatch(r"patches_(\d+)", path.parents[2].name) if len(path.parents) > 2 else None
+    if found is None or path.parent.parent.name != "features":
+        return None
+    return int(found[1]) or None
 
 
 def _neighbour(path: Path, folder: str) -> Path | None:
