@@ -74,6 +74,12 @@ def test_unusable_labels(labels, message):
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_labels_of_another_type():
+    with pytest.raises(LabelError, match="a dictionary from slide to label, but got a list"):
+        memory_labels(["a", "b"])
+
+
 @pytest.fixture
 def folder(tmp_path, features):
     (tmp_path / "in").mkdir()
@@ -122,6 +128,16 @@ def test_a_dictionary_of_arrays(features):
     assert BagDataset.from_arrays(list(arrays.values()), in_order).labels == (1, 0, 0)
     named = BagDataset.from_arrays(arrays, {"s1": 1, "s2": 0, "s3": 0}, case_ids=["p", "p", "q"])
     assert named.case_ids == ("p", "p", "q")
+
+
+def test_a_frame_of_slides_labels_them_again(features):
+    arrays = {"s1": features(3), "s2": features(2), "s3": features(1)}
+    bags = BagDataset.from_arrays(arrays, {"s1": "y", "s2": "x", "s3": "x"}, case_ids=list("ppq"))
+    frame = bags.to_pandas()
+    assert frame["num_instances"].tolist() == [3, 2, 1]
+    again = BagDataset.from_arrays(arrays, frame[::-1])
+    assert (again.labels, again.case_ids) == (bags.labels, bags.case_ids)
+    assert BagDataset.from_arrays(arrays).to_pandas()["label"].isna().all()
 
 
 def test_dictionaries_that_do_not_fit(features):

@@ -23,7 +23,8 @@ def test_a_frame_of_slides():
         *("p_normal", "p_tumour, grade 2", "std_normal", "std_tumour, grade 2"),
         *("entropy", "expected_entropy", "mutual_information"),
     ]
-    assert frame["label"].tolist() == ["tumour, grade 2", None]
+    assert frame["label"].tolist()[0] == "tumour, grade 2"
+    assert frame["label"].isna().tolist() == [False, True]
     assert frame["predicted"].tolist() == ["tumour, grade 2", "normal"]
     assert frame["p_normal"].tolist() == [0.25, 0.5]
     np.testing.assert_allclose(frame["entropy"], [p.entropy for p in table.predictions])

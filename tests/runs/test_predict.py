@@ -80,6 +80,7 @@ def test_the_folds_of_a_run_predict_together(made, tmp_path):
         assert own.seen == ""
     assert "3 folds" in found.notes[0]
     header = (tmp_path / "p" / "predictions.csv").read_text().splitlines()[0]
+    assert list(found.to_pandas()) == header.split(",")
     assert "disagreement" in header
     assert "seen" not in header
 

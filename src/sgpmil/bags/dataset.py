@@ -23,6 +23,7 @@ from sgpmil.errors import BagError, LabelError
 from sgpmil.notebook import MOST_ROWS, counted, html_table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
     from torchmil.datasets import ProcessedMILDataset
 
@@ -431,6 +432,24 @@ class BagDataset:
             slide_ids=tuple(self.slide_ids[i] for i in known),
             case_ids=tuple(self.case_ids[i] for i in known),
             labels=tuple(self.target.decode(self.labels[i] or 0) for i in known),
+        )
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the slides as a pandas DataFrame, without their features.
+
+        Columns: ``slide_id``, ``case_id``, ``label`` (by name; None where unknown) and
+        ``num_instances``.
+        """
+        import pandas as pd
+
+        names = [None if label is None else self.target.decode(label) for label in self.labels]
+        return pd.DataFrame(
+            {
+                "slide_id": self.slide_ids,
+                "case_id": self.case_ids,
+                "label": names,
+                "num_instances": self.num_instances,
+            }
         )
 
     def _positions(self, slide_ids: Sequence[str]) -> list[int]:

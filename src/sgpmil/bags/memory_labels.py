@@ -81,6 +81,11 @@ def memory_labels(
     """
     if isinstance(labels, Mapping):
         return table_labels(_dictionary_table(labels))
+    if not isinstance(labels, DataFrame | Series):
+        raise LabelError(
+            "Expected labels as a file, a pandas DataFrame or Series, or a dictionary from slide "
+            f"to label, but got a {type(labels).__name__}. Give one of these."
+        )
     frame = labels if isinstance(labels, DataFrame) else labels.to_frame(label_column or "label")
     table = _frame_table(frame, slide_column)
     return table_labels(

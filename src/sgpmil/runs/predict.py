@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sgpmil.bags.steps import BagOptions
 from sgpmil.bags.target import ClassTarget, Target
@@ -37,6 +38,9 @@ from sgpmil.runs.prediction_files import (
 from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
 from sgpmil.runs.trained_model import TrainedModel, load
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +144,13 @@ class PredictedFolder:
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...]
     warning: str = ""
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return predictions and decisions as a pandas DataFrame, a row a slide.
+
+        The columns are those of `PredictionTable.to_pandas`.
+        """
+        return self.table.to_pandas(self.decisions)
 
 
 def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> PredictedFolder:
