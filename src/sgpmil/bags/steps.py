@@ -55,7 +55,8 @@ class LabelOptions(ColumnOptions):
     Args:
         features: Folder of bag files (TRIDENT, CLAM, STAMP, slideflow, npy/npz; the format is
             detected), a packed store, or a .npz of many bags.
-        labels: Table of labels (.csv, .tsv, .xlsx) with columns slide_id, label, case_id.
+        labels: Table of labels (.csv, .tsv, .xlsx) with columns slide_id, label, case_id; or
+            torchmil's folder of labels.
     """
 
     features: Path

@@ -27,6 +27,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import BagError, LabelError, MissingPartError
+from sgpmil.torchvision_import import mend_torchvision
 
 if TYPE_CHECKING:
     from torchmil.datasets import ProcessedMILDataset
@@ -98,6 +99,7 @@ def write_torchmil(
 
 def to_torchmil(bags: BagDataset, folder: Path | str, **settings: Any) -> "ProcessedMILDataset":
     """Write bags for torchmil and open them with its class; see `BagDataset.to_torchmil`."""
+    mend_torchvision()  # torchmil imports it through torchmetrics
     try:
         from torchmil.datasets import ProcessedMILDataset
     except ImportError as error:

@@ -28,7 +28,8 @@ class TrainOptions(ColumnOptions):
         recipe: Recipe: a YAML file, or one of the package's own (paper, released). The other
             options replace its values.
         features: Folder of bag files, packed store, or .npz of many bags.
-        labels: Table of labels (.csv, .tsv, .xlsx) with columns slide_id, label, case_id.
+        labels: Table of labels (.csv, .tsv, .xlsx) with columns slide_id, label, case_id; or
+            torchmil's folder of labels.
         splits: CLAM, Patho-Bench or STAMP splits. Without them, five patient-grouped folds are
             made.
         run: Folder of the run.
