@@ -46,6 +46,11 @@ def test_the_frame_is_the_csv(tmp_path):
     np.testing.assert_allclose(
         frame[numbers].astype(float), of_file[numbers].astype(float), atol=1e-6
     )
+    for c, name in enumerate(table.class_names):
+        np.testing.assert_array_equal(frame[f"p_{name}"], [p.probs[c] for p in table.predictions])
+        np.testing.assert_array_equal(frame[f"std_{name}"], [p.std[c] for p in table.predictions])
+    for name in ("entropy", "expected_entropy", "mutual_information", "novelty_p", "disagreement"):
+        np.testing.assert_array_equal(frame[name], [getattr(p, name) for p in table.predictions])
     texts = [name for name in frame if name not in numbers]
     pd.testing.assert_frame_equal(frame[texts], of_file[texts], check_dtype=False)
 

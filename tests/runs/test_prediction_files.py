@@ -409,6 +409,16 @@ def test_csv_names_its_columns_by_class(tmp_path):
     assert [p.label for p in back.predictions] == [1, None]
 
 
+def test_csv_round_trip(tmp_path):
+    table, path = random_table(9, 3), tmp_path / "p.csv"
+    write_predictions_csv(path, table)
+    back = read_predictions(path)
+    for name in ("probs", "std"):
+        np.testing.assert_allclose(getattr(back, name), getattr(table, name), atol=1e-6)
+    assert (back.slide_ids, back.labels.tolist()) == (table.slide_ids, table.labels.tolist())
+    assert [p.case_id for p in back.predictions] == [p.case_id for p in table.predictions]
+
+
 def test_csv_of_an_earlier_version(tmp_path):
     # Numbers for classes in columns and labels, names in the column of predictions.
     text = (
