@@ -36,11 +36,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e ".[slides,encoders]"
+	$(PIP) -e ".[slides,encoders,viewer]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
+	-$(BIN)/python src/sgpmil/viewer/vendor.py --axe tests/viewer/vendor
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-dev

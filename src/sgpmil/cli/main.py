@@ -39,6 +39,7 @@ COMMANDS = {
     "compare": ("evaluation", "Test whether one run is better than another."),
     "explain": ("reports", "Write maps, patches to look at and prototypes of a run."),
     "report": ("reports", "Write a run into one HTML page, and slides into case reports."),
+    "view": ("viewer", "Look through the slides of a run in a browser."),
     "export": ("models", "Export a model as one folder, for others or for the hub."),
     "bench": ("experiments", "Measure the time and memory of training and prediction."),
     "lipschitz": ("models", "Bound how much a model amplifies a change of an instance."),

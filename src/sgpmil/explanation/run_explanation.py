@@ -332,12 +332,12 @@ class Explanation:
                 return found
         fold = next(fold for fold in self.material.folds if fold.name == name)
         try:
-            model = _prototype_model(fold)
+            model = prototype_model(fold)
             bags = self.material.bags
             if bags is None:
                 raise ExplanationError(f"There are no prototypes: {self.material.bags_missing}")
             self.progress.begin(f"Prototypes of fold {name}", len(fold.test))
-            found = _fold_prototypes(
+            found = fold_prototypes(
                 model, fold, bags, self.material.sources, measure, self.progress
             )
         except SgpmilError as error:
@@ -387,7 +387,12 @@ class Explanation:
         return tuple(models)
 
 
-def _prototype_model(fold: TestedFold) -> SGPMIL:
+def prototype_model(fold: TestedFold) -> SGPMIL:
+    """Load the model of a fold, which has inducing points.
+
+    Raises:
+        ExplanationError: The model is unknown, or has none.
+    """
     if fold.checkpoint is None:
         raise ExplanationError(
             "There are no prototypes: the model of these predictions is unknown."
@@ -398,25 +403,43 @@ def _prototype_model(fold: TestedFold) -> SGPMIL:
     return model
 
 
-def _fold_prototypes(
+def fold_prototypes(
     model: SGPMIL,
     fold: TestedFold,
     bags: BagDataset,
     sources: SlideSources,
     measure: SimilarityMeasure,
-    progress: ExplanationProgress,
+    progress: ExplanationProgress | None = None,
+    scores: Mapping[str, InstanceScores] | None = None,
 ) -> PrototypeExplanation:
+    """Find the prototypes of a fold over all its test slides.
+
+    Args:
+        model: Model of the fold.
+        fold: The fold.
+        bags: Embeddings; slides that they lack, or that cannot be read, are named in the result.
+        sources: Slides and nuclei.
+        measure: Measure of similarity of patches to inducing points.
+        progress: Receives the progress.
+        scores: Scores of the patches by slide; by default those of the fold's predictions.
+
+    Raises:
+        ExplanationError: No slide can be explained.
+    """
     readable = _ReadableBags(bags, fold.test.slide_ids)
-    found = explain_prototypes(
+    if scores is None:
+        found = fold.test.predictions
+        scores = {p.slide_id: p.instances for p in found if p.instances is not None}
+    explained = explain_prototypes(
         model,
         readable,
-        scores={p.slide_id: p.instances for p in fold.test.predictions if p.instances is not None},
+        scores=scores,
         measure=measure,
         nuclei=partial(_nuclei, sources) if sources.nuclei else None,
         patch_size=partial(_patch_size, bags),
-        on_slide=lambda _: progress.advance(),
+        on_slide=lambda _: (progress or SilentProgress()).advance(),
     )
-    return replace(found, missing=tuple(readable.failures.values()))
+    return replace(explained, missing=tuple(readable.failures.values()))
 
 
 class _ReadableBags:

@@ -85,7 +85,7 @@ class SlideSources:
         if slide is not None:
             with slide:
                 picture = SlidePicture(
-                    slide.thumbnail(longest), slide.size, mpp=_mpp_of(slide) or self.mpp
+                    slide.thumbnail(longest), slide.size, mpp=slide_mpp(slide) or self.mpp
                 )
         if self.annotations is None or slide_id not in self.annotations:
             return picture
@@ -151,7 +151,8 @@ def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
         )
 
 
-def _mpp_of(slide: Slide) -> float | None:
+def slide_mpp(slide: Slide) -> float | None:
+    """Return the microns per level-0 pixel of a slide; None where its file does not say."""
     try:
         return slide_resolution(slide).mpp
     except SlideError:

@@ -1,0 +1,287 @@
+"""Verdicts of people on slides, in SQLite beside the run.
+
+A row is the latest verdict of one person on one slide. Each change has a version one higher; who
+changes a verdict names the version that was seen, so that nobody overwrites what was not seen.
+Every version stays in the history.
+"""
+
+import csv
+import io
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sgpmil.errors import SgpmilError
+
+Verdict = Literal["agree", "disagree", "unsure"]
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+
+MOST_NOTE, MOST_NAME, MOST_REGIONS, MOST_POINTS = 10_000, 100, 200, 2_000
+"""Largest note and name in letters, most regions of a verdict and most corners of a region."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Beginnings of a cell that a spreadsheet would run."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS verdicts (
+    slide TEXT NOT NULL, reviewer TEXT NOT NULL, version INTEGER NOT NULL, verdict TEXT NOT NULL,
+    note TEXT NOT NULL, regions TEXT NOT NULL, predicted TEXT NOT NULL, probability REAL NOT NULL,
+    saved TEXT NOT NULL, PRIMARY KEY (slide, reviewer));
+CREATE TABLE IF NOT EXISTS history (
+    slide TEXT NOT NULL, reviewer TEXT NOT NULL, version INTEGER NOT NULL, verdict TEXT NOT NULL,
+    note TEXT NOT NULL, regions TEXT NOT NULL, predicted TEXT NOT NULL, probability REAL NOT NULL,
+    saved TEXT NOT NULL, PRIMARY KEY (slide, reviewer, version));
+"""
+_COLUMNS = "slide, reviewer, version, verdict, note, regions, predicted, probability, saved"
+
+
+class ReviewError(SgpmilError):
+    """Verdicts cannot be read or written."""
+
+
+Ring = tuple[tuple[float, float], ...]
+"""Corners of a region in level-0 pixels (x, y); the last is joined to the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A verdict of one person on one slide.
+
+    Args:
+        slide: Name of the case.
+        reviewer: Name of the person.
+        version: Number of the change, from 1.
+        verdict: The verdict on the prediction.
+        note: Words.
+        regions: Regions drawn on the slide.
+        predicted: Class that the model predicted when the verdict was saved.
+        probability: Its probability then.
+        saved: Date and time, in UTC.
+    """
+
+    slide: str
+    reviewer: str
+    version: int
+    verdict: str
+    note: str
+    regions: tuple[Ring, ...]
+    predicted: str
+    probability: float
+    saved: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the review as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "regions": [[list(point) for point in ring] for ring in self.regions],
+        }
+
+
+class OtherVersionError(ReviewError):
+    """A verdict was changed since it was read.
+
+    Args:
+        current: The verdict as it is; None where it is gone.
+    """
+
+    def __init__(self, current: Review | None) -> None:
+        super().__init__(
+            "Expected the verdict as you last saw it, but it was changed since. Look at the other "
+            "version, then save yours again."
+        )
+        self.current = current
+
+
+class Reviews:
+    """Verdicts on the slides of a run.
+
+    Args:
+        path: File of the database; made when the first verdict is saved.
+        read_only: Whether nothing may be saved.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._local = threading.local()
+
+    def save(
+        self,
+        slide: str,
+        reviewer: str,
+        version: int,
+        verdict: Verdict,
+        note: str,
+        regions: Sequence[Ring],
+        *,
+        predicted: str,
+        probability: float,
+    ) -> Review:
+        """Save a verdict.
+
+        Args:
+            slide: Name of the case.
+            reviewer: Name of the person.
+            version: Version that the person last saw; 0 for none.
+            verdict: The verdict.
+            note: Words.
+            regions: Regions drawn on the slide.
+            predicted: Class that the model predicts.
+            probability: Its probability.
+
+        Raises:
+            OtherVersionError: It was changed since; nothing is saved.
+            ReviewError: The file cannot be written.
+        """
+        if self.read_only:
+            raise ReviewError("Verdicts cannot be saved: the viewer was started with --read-only.")
+        saved = datetime.now(UTC).isoformat(timespec="seconds")
+        drawn = tuple(tuple((float(x), float(y)) for x, y in ring) for ring in regions)
+        review = Review(
+            slide, reviewer, version + 1, verdict, note, drawn, predicted, probability, saved
+        )
+        row = (
+            *(slide, reviewer, version + 1, verdict, note),
+            *(json.dumps(drawn), predicted, probability, saved),
+        )
+        marks = ", ".join("?" * len(row))
+        try:
+            connection = self._connection()
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                current = self._one(connection, slide, reviewer)
+                if (0 if current is None else current.version) != version:
+                    raise OtherVersionError(current)
+                connection.execute(
+                    f"INSERT OR REPLACE INTO verdicts ({_COLUMNS}) VALUES ({marks})",  # noqa: S608
+                    row,
+                )
+                connection.execute(
+                    f"INSERT INTO history ({_COLUMNS}) VALUES ({marks})",  # noqa: S608
+                    row,
+                )
+        except sqlite3.Error as error:
+            raise ReviewError(
+                f"Could not save the verdict in {self.path} ({error}). Check the disk and the "
+                "permissions."
+            ) from error
+        return review
+
+    def of(self, slide: str) -> list[Review]:
+        """Return the verdicts of all people on a slide."""
+        return self._read("WHERE slide = ? ORDER BY reviewer", (slide,))
+
+    def all(self) -> list[Review]:
+        """Return the latest verdicts of all people on all slides."""
+        return self._read("ORDER BY slide, reviewer")
+
+    def history(self, slide: str) -> list[Review]:
+        """Return every version of the verdicts on a slide, the oldest first."""
+        return self._read("WHERE slide = ? ORDER BY saved, version", (slide,), "history")
+
+    def verdicts(self) -> dict[str, list[str]]:
+        """Return the verdicts by slide."""
+        found: dict[str, list[str]] = {}
+        for review in self.all():
+            found.setdefault(review.slide, []).append(review.verdict)
+        return found
+
+    def _read(
+        self, rest: str, values: tuple[Any, ...] = (), table: str = "verdicts"
+    ) -> list[Review]:
+        if not self.path.exists():
+            return []
+        try:
+            rows = self._connection().execute(
+                f"SELECT {_COLUMNS} FROM {table} {rest}",  # noqa: S608
+                values,
+            )
+            return [_review(row) for row in rows]
+        except (sqlite3.Error, ValueError) as error:
+            raise ReviewError(
+                f"Expected verdicts in {self.path}, but they cannot be read ({error}). Move the "
+                "file away, or restore it."
+            ) from error
+
+    def _one(self, connection: sqlite3.Connection, slide: str, reviewer: str) -> Review | None:
+        row = connection.execute(
+            f"SELECT {_COLUMNS} FROM verdicts WHERE slide = ? AND reviewer = ?",  # noqa: S608
+            (slide, reviewer),
+        ).fetchone()
+        return None if row is None else _review(row)
+
+    def _connection(self) -> sqlite3.Connection:
+        """Return the connection of this thread."""
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            # An existing file that may not be written is still read.
+            place = f"{self.path.resolve().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
+            found = sqlite3.connect(place, uri=True, timeout=30, isolation_level=None)
+            if not self.read_only:
+                found.execute("PRAGMA journal_mode=WAL")
+                found.executescript(_SCHEMA)
+            self._local.connection = found
+        return found
+
+
+def _review(row: Sequence[Any]) -> Review:
+    slide, reviewer, version, verdict, note, regions, predicted, probability, saved = row
+    rings = tuple(tuple((float(x), float(y)) for x, y in ring) for ring in json.loads(regions))
+    return Review(
+        slide, reviewer, int(version), verdict, note, rings, predicted, float(probability), saved
+    )
+
+
+def reviews_csv(reviews: Iterable[Review], labels: dict[str, str]) -> str:
+    """Write verdicts as CSV that is safe to open in a spreadsheet.
+
+    Args:
+        reviews: The verdicts.
+        labels: Label of each case, where known.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = ("slide", "reviewer", "verdict", "note", "regions", "predicted", "probability")
+    writer.writerow([*names, "label", "version", "saved"])
+    for one in reviews:
+        cells = (one.slide, one.reviewer, one.verdict, one.note, len(one.regions), one.predicted)
+        last = (f"{one.probability:.6f}", labels.get(one.slide, ""), one.version, one.saved)
+        writer.writerow([_harmless(cell) for cell in (*cells, *last)])
+    return text.getvalue()
+
+
+def reviews_geojson(reviews: Iterable[Review]) -> str:
+    """Write the regions of verdicts as GeoJSON that QuPath imports as annotations."""
+    features = [
+        {
+            "type": "Feature",
+            "geometry": {
+                "type": "Polygon",
+                "coordinates": [[list(point) for point in (*ring, ring[0])]],
+            },
+            "properties": {
+                "objectType": "annotation",
+                "name": f"{one.reviewer}: {one.verdict}",
+                "classification": {"name": one.verdict},
+                "slide": one.slide,
+                "reviewer": one.reviewer,
+                "verdict": one.verdict,
+                "note": one.note,
+                "predicted": one.predicted,
+                "saved": one.saved,
+            },
+        }
+        for one in reviews
+        for ring in one.regions
+    ]
+    return json.dumps({"type": "FeatureCollection", "features": features}, indent=1)
+
+
+def _harmless(cell: object) -> object:
+    """Keep a spreadsheet from taking text for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
