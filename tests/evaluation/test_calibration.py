@@ -16,6 +16,7 @@ from sgpmil.evaluation.calibration import (
     adaptive_calibration_error,
     brier_decomposition,
     brier_score,
+    calibrated_ece,
     expected_calibration_error,
     negative_log_likelihood,
     reliability_curve,
@@ -283,3 +284,27 @@ def test_impossible_input_of_the_decomposition():
         brier_decomposition([1.5], [0])
     with pytest.raises(PredictionError, match="at least one bin"):
         brier_decomposition([0.5], [0], num_bins=0)
+
+
+def test_the_ece_of_a_calibrated_model_lies_in_its_range():
+    rng = np.random.default_rng(0)
+    probs = rng.uniform(0.5, 1, 60)
+    low, high = calibrated_ece(probs)
+    drawn = [
+        expected_calibration_error(probs, (rng.uniform(size=60) < probs).astype(int))
+        for _ in range(400)
+    ]
+    inside = np.mean([low <= value <= high for value in drawn])
+    assert 0.92 <= inside <= 0.98
+    # Labels that are always right, or never, are not of these probabilities.
+    assert expected_calibration_error(probs, np.zeros(60, int)) > high
+
+
+def test_the_range_of_several_classes():
+    probs = np.array([[0.2, 0.3, 0.5]] * 50)
+    low, high = calibrated_ece(probs)
+    # The accuracy of 50 slides is binomial with chance .5, so that its distance from .5 is known.
+    from scipy.stats import binom
+
+    distance = np.abs(binom.rvs(50, 0.5, size=4000, random_state=0) / 50 - 0.5)
+    assert (low, high) == pytest.approx(np.quantile(distance, (0.025, 0.975)), abs=0.021)

@@ -26,7 +26,9 @@ NAMES = ("a", "b", "c")
 NO_SET = SlideSet(None, False, "")
 
 
-def words(probs, std=0.0, own=NO_SET, model_share=0.0, posterior=True):
+def words(
+    probs, std=0.0, own=NO_SET, model_share=0.0, posterior=True, between=math.nan, idle=False
+):
     probs = np.asarray(probs, dtype=np.float64)
     entropy = float(-(probs[probs > 0] * np.log(probs[probs > 0])).sum())
     prediction = Prediction(
@@ -38,10 +40,37 @@ def words(probs, std=0.0, own=NO_SET, model_share=0.0, posterior=True):
         entropy,
         (1 - model_share) * entropy,
         model_share * entropy,
+        disagreement=between * entropy,
     )
     return confidence_words(
-        prediction, ClassTarget(NAMES[: len(probs)]), own, has_posterior=posterior
+        prediction,
+        ClassTarget(NAMES[: len(probs)]),
+        own,
+        has_posterior=posterior,
+        is_idle=idle,
     )
+
+
+def test_an_idle_process_separates_no_doubt():
+    assert "0% of the doubt is the model's own" in words([0.4, 0.6]).doubt
+    idle = words([0.4, 0.6], idle=True)
+    assert "cannot be separated" in idle.doubt
+    assert idle.level == words([0.4, 0.6]).level
+
+
+@pytest.mark.parametrize(
+    ("probs", "between", "said"),
+    [
+        ([0.4, 0.6], 0.05, "they agree (disagreement 0.034 nats, 5% of the doubt)"),
+        ([0.4, 0.6], 0.2, "they differ somewhat"),
+        ([0.4, 0.6], 0.5, "they disagree (disagreement 0.337 nats, 50% of the doubt)"),
+        ([0.01, 0.99], 0.5, "they agree"),  # of hardly any doubt, half is little
+        ([0.0, 1.0], 0.0, "they agree (disagreement 0.000 nats, 0% of the doubt)"),
+    ],
+)
+def test_models_that_predicted_together(probs, between, said):
+    assert said in words(probs, between=between).disagreement
+    assert words(probs).disagreement == ""
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import csv
 from dataclasses import replace
 
 import numpy as np
@@ -5,7 +6,7 @@ import numpy as np
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.assessment import TestedFold
-from sgpmil.explanation.slide_choice import example_slides
+from sgpmil.explanation.slide_choice import example_slides, write_slide_list
 from sgpmil.runs.material import RunMaterial
 from tests.evaluation.tables import random_scores
 
@@ -67,3 +68,22 @@ def test_of_equally_sure_slides_the_one_with_more_patches(tmp_path):
     table = PredictionTable((small, replace(large, instances=scores)), ClassTarget(("n", "t")))
     found = example_slides(replace(material, folds=(replace(fold, test=table),)), 1)
     assert names(found.best) == ["large"]
+
+
+def test_slides_on_which_models_disagree(tmp_path):
+    found = run(tmp_path, ROWS)
+    assert example_slides(found, 2).disputed == ()
+    assert not found.is_ensemble
+    write_slide_list(tmp_path / "one.csv", found)
+    assert "disagreement" not in (tmp_path / "one.csv").read_text()
+
+    (fold,) = found.folds
+    values = dict(zip(fold.test.slide_ids, (0.0, 0.3, 0.1, 0.2, 0.05, 0.0), strict=True))
+    rows = tuple(replace(p, disagreement=values[p.slide_id]) for p in fold.test.predictions)
+    several = replace(found, folds=(replace(fold, test=PredictionTable(rows, found.target)),))
+    assert several.is_ensemble
+    assert names(example_slides(several, 2).disputed) == ["right n", "wrong"]
+    write_slide_list(tmp_path / "all.csv", several)
+    with (tmp_path / "all.csv").open() as file:
+        listed = {row["slide_id"]: float(row["disagreement"]) for row in csv.DictReader(file)}
+    assert listed == values

@@ -122,7 +122,7 @@ def test_everything_once(place, material, tmp_path):
     # Prototypes are counted over all test slides of the fold, whichever are drawn.
     counted = rows_of(out / "prototypes" / "fold-0" / "prototypes.csv")
     assert sum(int(row["patches"]) for row in counted) == 48
-    assert sum(int(row["cancerous_patches"]) for row in counted) == 4
+    assert sum(int(row["positive_patches"]) for row in counted) == 4
     assert [(text, total, seen) for text, total, seen in progress.counted] == [
         ("Prototypes of fold 0", 2, 2),
         ("Slides of fold 0", 1, 1),

@@ -99,6 +99,42 @@ def expected_calibration_error(
     return float((curve.count * gaps).sum() / curve.count.sum())
 
 
+def calibrated_ece(
+    probs: ArrayLike, *, level: float = 0.95, rounds: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Compute the range of the ECE that a calibrated model has by chance.
+
+    Labels are drawn from the probabilities themselves, so that the model is calibrated, and the
+    ECE of each draw is computed (Bröcker and Smith, 2007). The ECE of few slides is far above 0
+    even then.
+
+    Args:
+        probs: Probabilities (n, C), or those of the second of two classes (n,).
+        level: Share of the draws that lie in the range.
+        rounds: Number of draws.
+        seed: Seed of the draws.
+
+    Returns:
+        The lower and the upper end.
+
+    Raises:
+        PredictionError: The probabilities are impossible.
+
+    Example:
+        >>> calibrated_ece([[0.0, 1.0]] * 8)
+        (0.0, 0.0)
+    """
+    values = np.asarray(probs, dtype=np.float64)
+    if values.ndim == 1:
+        values = np.stack([1 - values, values], axis=1)
+    drawn = np.random.default_rng(seed).uniform(size=(rounds, len(values), 1))
+    # Rounding may leave the last sum below 1.
+    labels = (drawn >= values.cumsum(axis=1)[:, :-1]).sum(axis=2)
+    errors = [expected_calibration_error(values, own) for own in labels]
+    low, high = np.quantile(errors, ((1 - level) / 2, (1 + level) / 2))
+    return float(low), float(high)
+
+
 def reliability_curve(
     probs: ArrayLike, labels: ArrayLike, num_bins: int = NUM_BINS
 ) -> ReliabilityCurve:

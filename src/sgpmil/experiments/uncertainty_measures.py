@@ -59,6 +59,7 @@ from sgpmil.experiments.uncertainty_designs import Trained
 from sgpmil.experiments.uncertainty_sets import Part, UncertaintySet
 from sgpmil.gp.sparse import Posterior
 from sgpmil.models.contract import MILModel
+from sgpmil.models.process_use import process_use
 from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Bool, Float, Int
 
@@ -195,17 +196,18 @@ def process_columns(model: MILModel, data: UncertaintySet) -> dict[str, float]:
         return {}
     model.eval()
     found: dict[str, float] = {}
-    parts, means, ratios, residuals, nearest = [], [], [], [], []
-    for rows in _patches(data.test):
-        posterior, points = process_at(model, rows)
-        means.append(posterior.mean)
-        parts.append(posterior.mean - posterior.prior_mean)
-        ratios.append(posterior.variance / posterior.prior_variance)
-        residuals.append(posterior.residual_variance)
-        nearest.append(points)
-    whole = torch.cat(means).double().std()
-    found["process_share"] = float(torch.cat(parts).double().std() / whole)
-    found["variance_ratio"] = float(torch.cat(ratios).double().mean())
+    residuals, nearest = [], []
+
+    def posteriors() -> Iterator[Posterior]:
+        for rows in _patches(data.test):
+            posterior, points = process_at(model, rows)
+            residuals.append(posterior.residual_variance)
+            nearest.append(points)
+            yield posterior
+
+    use = process_use(posteriors())
+    found["process_share"] = use.share
+    found["variance_ratio"] = use.variance_ratio
     prototypes = torch.cat(nearest).cpu().numpy()
     found["prototypes"] = len(np.unique(prototypes))
     found["inducing"] = model.settings.num_inducing

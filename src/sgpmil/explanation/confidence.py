@@ -63,12 +63,14 @@ class ConfidenceWords:
         headline: It in one sentence.
         reasons: Reasons for it, a sentence each.
         doubt: Source of the doubt: the slide or the model.
+        disagreement: How far the models of an ensemble differ; empty for a single model.
     """
 
     level: ConfidenceLevel
     headline: str
     reasons: tuple[str, ...]
     doubt: str
+    disagreement: str = ""
 
 
 def confidence_words(
@@ -77,6 +79,7 @@ def confidence_words(
     prediction_set: SlideSet,
     *,
     has_posterior: bool,
+    is_idle: bool = False,
 ) -> ConfidenceWords:
     r"""Describe the confidence of the model in a slide.
 
@@ -99,7 +102,10 @@ def confidence_words(
         target: Quantity that is predicted.
         prediction_set: The classes that it may be of.
         has_posterior: Whether the model has a posterior.
+        is_idle: Whether that posterior is the prior, and separates no kinds of doubt.
     """
+    doubt = _doubt(prediction, target.num_outputs, has_posterior and not is_idle)
+    disagreement = _disagreement(prediction, target.num_outputs)
     order = np.argsort(-prediction.probs, kind="stable")
     first = int(order[0])
     name = target.names[first]
@@ -120,7 +126,7 @@ def confidence_words(
         reasons.append("The prediction set holds more than one class.")
     if reasons:
         headline = f"The model is undecided; {_quoted(name)} is only its likeliest class."
-        return _words("undecided", headline, reasons, prediction, target, has_posterior)
+        return ConfidenceWords("undecided", headline, tuple(reasons), doubt, disagreement)
     low = top - 2 * spread[0] + _ROUNDING
     if low >= SURE and not prediction_set.was_empty:
         if has_posterior and spread[0] > 0:
@@ -130,32 +136,20 @@ def confidence_words(
         if prediction_set.names is not None:
             reason += " No other class is in the prediction set."
         headline = f"The model is sure of {_quoted(name)}."
-        return _words("sure", headline, [reason], prediction, target, has_posterior)
+        return ConfidenceWords("sure", headline, (reason,), doubt, disagreement)
     if prediction_set.was_empty:
         reasons.append("The slide is less clear to the model than nearly all validation slides.")
     if low < SURE:
         down = " two standard deviations down" if has_posterior and spread[0] > 0 else ""
         reasons.append(f"Its probability is ahead, but below {SURE}{down}.")
     headline = f"The model is leaning towards {_quoted(name)}."
-    return _words("leaning", headline, reasons, prediction, target, has_posterior)
-
-
-def _words(
-    level: ConfidenceLevel,
-    headline: str,
-    reasons: list[str],
-    prediction: Prediction,
-    target: Target,
-    has_posterior: bool,
-) -> ConfidenceWords:
-    doubt = _doubt(prediction, target.num_outputs, has_posterior)
-    return ConfidenceWords(level, headline, tuple(reasons), doubt)
+    return ConfidenceWords("leaning", headline, tuple(reasons), doubt, disagreement)
 
 
 def _doubt(prediction: Prediction, num_outputs: int, has_posterior: bool) -> str:
     if not has_posterior or math.isnan(prediction.mutual_information):
         return (
-            "This model does not say how unsure it is of itself, so doubt about the slide and "
+            "This model does not tell how unsure it is of itself, so doubt about the slide and "
             "doubt about the model cannot be separated."
         )
     total = prediction.entropy
@@ -176,6 +170,24 @@ def _doubt(prediction: Prediction, num_outputs: int, has_posterior: bool) -> str
     return (
         f"Much of the doubt lies in the model ({part}): equally plausible models would judge this "
         "slide differently, as happens with slides unlike those of the training."
+    )
+
+
+def _disagreement(prediction: Prediction, num_outputs: int) -> str:
+    """Say how far the models of an ensemble differ; empty for a single model."""
+    between, total = prediction.disagreement, prediction.entropy
+    if math.isnan(between):
+        return ""
+    share = between / total if total > 0 else 0.0
+    number = f"disagreement {between:.3f} nats, {share:.0%} of the doubt"
+    has_doubt = num_outputs > 1 and total >= SMALL_DOUBT * math.log(num_outputs)
+    if not has_doubt or share < MODEL_SHARE[0]:
+        return f"Several models predicted together, and they agree ({number})."
+    if share < MODEL_SHARE[1]:
+        return f"Several models predicted together, and they differ somewhat ({number})."
+    return (
+        f"Several models predicted together, and they disagree ({number}): the answer depends on "
+        "which slides a model was trained on."
     )
 
 

@@ -50,11 +50,13 @@ class ExampleSlides:
         best: The surest right prediction of each class; without labels, the surest of each.
         worst: The surest wrong predictions.
         uncertain: The predictions of the largest entropy.
+        disputed: The predictions of the largest disagreement; none of a single model.
     """
 
     best: tuple[ChosenSlide, ...]
     worst: tuple[ChosenSlide, ...]
     uncertain: tuple[ChosenSlide, ...]
+    disputed: tuple[ChosenSlide, ...] = ()
 
 
 def choose_slides(
@@ -130,6 +132,13 @@ def example_slides(material: RunMaterial, most: int = 3) -> ExampleSlides:
         best=_once(best, len(best)),
         worst=_once(sorted(wrong, key=lambda one: -one.prediction.probs.max()), most),
         uncertain=_once(sorted(tested, key=lambda one: -one.prediction.entropy), most),
+        disputed=_once(
+            sorted(
+                (one for one in tested if one.prediction.disagreement > 0),  # not where unknown
+                key=lambda one: -one.prediction.disagreement,
+            ),
+            most,
+        ),
     )
 
 
@@ -158,7 +167,8 @@ def evidence_class(prediction: Prediction, target: Target, wanted: str | None = 
 def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = ()) -> None:
     """Write a row per test slide as CSV, the least certain first; unknown values are empty.
 
-    Uncertainty is the entropy of the mean probabilities. Where the labels of all patches are
+    Uncertainty is the entropy of the mean probabilities; that of several models together also has
+    their disagreement. Where the labels of all patches are
     known, the table counts the positive ones, among all and among the ten of highest attention.
 
     Args:
@@ -166,7 +176,7 @@ def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = (
         material: The run.
         folds: Folds to list; all by default.
     """
-    names = material.target.names
+    names, is_ensemble = material.target.names, material.is_ensemble
     rows = []
     for one in choose_slides(material, folds=folds):
         prediction = one.prediction
@@ -184,6 +194,7 @@ def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = (
                 "entropy": _number(prediction.entropy),
                 "expected_entropy": _number(prediction.expected_entropy),
                 "mutual_information": _number(prediction.mutual_information),
+                **({"disagreement": _number(prediction.disagreement)} if is_ensemble else {}),
                 **_patch_counts(prediction.instances),
             }
         )

@@ -65,6 +65,11 @@ class RunMaterial:
         """Quantity that the models predict."""
         return self.folds[0].test.target
 
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether several models, such as the folds of a run, predicted each slide together."""
+        return any(not math.isnan(p.disagreement) for _, p in self.predictions())
+
     def predictions(self) -> Iterator[tuple[TestedFold, Prediction]]:
         """Iterate over the test slides of all folds."""
         for fold in self.folds:

@@ -71,9 +71,9 @@ def test_every_summary_is_what_pandas_makes_of_the_patches(model):
         assert summary.num_patches == len(own)
         assert summary.num_slides == own.slide.nunique()
         assert summary.num_labelled == len(known)
-        assert summary.num_cancerous == (known.label > 0).sum()
+        assert summary.num_positive == (known.label > 0).sum()
         if len(known):
-            assert summary.cancer_share() == pytest.approx((known.label > 0).mean())
+            assert summary.positive_share() == pytest.approx((known.label > 0).mean())
         assert summary.mean_attention == pytest.approx(own.attention.mean())
         assert summary.relative_attention == pytest.approx(own.relative.mean())
         assert summary.logit_mean == pytest.approx(own.logit.mean())
@@ -113,7 +113,7 @@ def test_the_most_used_come_first_and_the_unused_are_counted():
     idle = explanation.prototypes[-1]
     assert math.isnan(idle.mean_attention)
     assert math.isnan(idle.logit_mean)
-    assert math.isnan(idle.cancer_share())
+    assert math.isnan(idle.positive_share())
     assert idle.examples == ()
     # It acts all the same.
     assert np.isfinite(idle.overall_contribution)
@@ -127,8 +127,8 @@ def test_equal_use_keeps_the_order_of_the_inducing_points(model):
 def test_few_labels_give_no_share(model):
     bags = labelled_bags()
     summary = explain_prototypes(model, bags).used[0]
-    assert np.isfinite(summary.cancer_share(summary.num_labelled))
-    assert math.isnan(summary.cancer_share(summary.num_labelled + 1))
+    assert np.isfinite(summary.positive_share(summary.num_labelled))
+    assert math.isnan(summary.positive_share(summary.num_labelled + 1))
 
 
 def test_labels_of_the_scores_come_before_those_of_the_bags(model):
@@ -136,7 +136,7 @@ def test_labels_of_the_scores_come_before_those_of_the_bags(model):
     scores = attention_scores(bags)
     annotated = replace(scores["s0"], instance_labels=np.ones(20, dtype=np.int64))
     by_scores = explain_prototypes(model, bags, scores={"s0": annotated})
-    assert all(p.cancer_share() == 1 for p in by_scores.used)
+    assert all(p.positive_share() == 1 for p in by_scores.used)
     by_bags = explain_prototypes(model, bags, scores=scores)
     assert by_bags.num_unlabelled == int((bags[0].instance_labels < 0).sum()) > 0
 
@@ -148,7 +148,7 @@ def test_without_scores_attention_is_unknown_and_the_rest_stays(model):
     for one, other in zip(with_scores.prototypes, without.prototypes, strict=True):
         assert math.isnan(other.relative_attention)
         assert one.examples == other.examples
-        assert one.num_cancerous == other.num_cancerous
+        assert one.num_positive == other.num_positive
 
 
 def test_scores_of_some_slides_are_averaged_over_those(model):
@@ -299,7 +299,7 @@ def test_pandas_reads_what_was_found(explanation, tmp_path):
     assert table["origin_slide"].isna().all()  # free points come from nowhere
     for row, summary in zip(table.itertuples(), explanation.prototypes, strict=True):
         assert row.patches == summary.num_patches
-        assert row.cancer_share == pytest.approx(summary.cancer_share(), abs=1e-5, nan_ok=True)
+        assert row.positive_share == pytest.approx(summary.positive_share(), abs=1e-5, nan_ok=True)
         assert row.logit_at_prototype == pytest.approx(summary.logit_at, rel=1e-5)
         assert row.relative_attention == pytest.approx(
             summary.relative_attention, rel=1e-5, nan_ok=True
@@ -311,7 +311,7 @@ def test_pandas_reads_what_was_found(explanation, tmp_path):
 
 def test_shares_of_few_labels_are_left_empty(explanation, tmp_path):
     write_prototype_table(tmp_path / "p.csv", explanation, fewest_labelled=10**6)
-    assert pd.read_csv(tmp_path / "p.csv")["cancer_share"].isna().all()
+    assert pd.read_csv(tmp_path / "p.csv")["positive_share"].isna().all()
 
 
 def test_nothing_is_left_of_a_file_that_cannot_be_written(explanation, tmp_path):

@@ -23,7 +23,7 @@ def summary(index, num_patches, **values) -> PrototypeSummary:
     given = {
         "num_slides": 1,
         "num_labelled": num_patches,
-        "num_cancerous": num_patches // 2,
+        "num_positive": num_patches // 2,
         "mean_attention": 0.1,
         "relative_attention": 2.0,
         "attention_part": 0.3,

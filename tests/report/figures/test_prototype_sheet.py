@@ -87,7 +87,7 @@ def test_the_sheet_says_what_is_unused_and_what_is_too_few():
 
 
 def test_the_sheet_leaves_out_what_is_not_known():
-    bare = summary(1, 4, group=0, num_labelled=0, num_cancerous=0, relative_attention=float("nan"))
+    bare = summary(1, 4, group=0, num_labelled=0, num_positive=0, relative_attention=float("nan"))
     slide = SlidePrototypes("s", np.ones(4, dtype=np.int32), np.ones(4))
     words = texts(prototype_sheet(PrototypeExplanation("cosine", {"s": slide}, (bare,), 0.0)))
     assert "Positive" not in words

@@ -7,7 +7,10 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
-from sgpmil.report.pages.checks import has_posterior, run_checks
+from sgpmil.evaluation.prediction import entropy
+from sgpmil.explanation.confidence import has_posterior
+from sgpmil.models.process_use import ProcessUse
+from sgpmil.report.pages.checks import run_checks
 from sgpmil.runs.material import run_facts
 from sgpmil.runs.run import Run
 
@@ -48,13 +51,13 @@ def splits(found, leak=()):
 
 
 def test_a_sound_run_passes(found):
-    known = replace(run_facts(found), splits=splits(found))
+    known = replace(run_facts(found), splits=splits(found), num_patients=20)
     tested = [TestedFold(f.name, f.test, f.validation) for f in found.folds]
     checks = run_checks(found, known, assess(tested, None, AssessmentOptions(rounds=0))).checks
     marks = {one.title: one.mark for one in checks}
     for title in (
         *("Folds", "Patients in training and test", "Test sets", "Names of slides", "Labels"),
-        *("Perfect ranking", "Validation slides", "Uncertainty", "Attention"),
+        *("Perfect ranking", "Validation slides", "Attention"),
     ):
         assert marks[title] == "pass", title
     order = [one.mark for one in checks]
@@ -85,7 +88,11 @@ def test_a_fold_that_is_not_done_leaks_nothing(found):
     patients = {**run_facts(found).patients, "x": "case f0 s03"}
     one = replace(found, folds=found.folds[1:])
     said = check(
-        one, "Patients in training and test", splits=splits(found, ["x"]), patients=patients
+        one,
+        "Patients in training and test",
+        splits=splits(found, ["x"]),
+        patients=patients,
+        num_patients=11,
     )
     assert said.mark == "pass"
 
@@ -138,7 +145,90 @@ def test_miscalibration(found):
 
     said = check(changed(changed(found, sure), sure, fold=1), "Calibration")
     assert said.mark == "warning"
-    assert "differ by 0.499" in said.text
+    assert "differ by 0.50 (ECE, 24 slides)" in said.text
+
+
+def test_calibration_is_not_passed_where_chance_is_as_large(found):
+    def half(i, p):
+        probs = np.array([0.3, 0.7]) if p.label else np.array([0.7, 0.3])
+        return replace(p, probs=probs[::-1] if i % 3 == 0 else probs)
+
+    said = check(changed(changed(found, half), half, fold=1), "Calibration")
+    assert said.mark == "note"
+    assert "a miscalibration is not shown" in said.text
+
+
+def test_few_errors_are_counted_and_no_more(found):
+    said = check(found, "Errors")
+    assert said.mark == "note"
+    assert said.text.startswith("2 of 24 predictions are wrong. That is too few")
+
+
+def test_errors_that_are_less_certain(found):
+    def change(certain, uncertain):
+        def predict(i, p):
+            chance = uncertain if i < 4 else certain
+            probs = np.array([1 - chance, chance]) if p.label else np.array([chance, 1 - chance])
+            probs = probs[::-1] if i < 4 else probs
+            return replace(p, probs=probs, entropy=float(entropy(probs)))
+
+        return changed(changed(found, predict), predict, fold=1)
+
+    said = check(change(0.95, 0.6), "Errors")
+    assert said.mark == "pass"
+    assert "8 of 24 predictions are wrong" in said.text
+    assert "chance of 1.00 (95% interval 0.63–1.00" in said.text
+    surer = check(change(0.6, 0.95), "Errors")
+    assert surer.mark == "warning"
+    assert "surer of its errors" in surer.text
+
+
+def test_an_idle_process_is_a_warning(found):
+    title = "Uncertainty of the model"
+    idle = ProcessUse(0.001, 0.0006, 0.975, 3000)
+    used = ProcessUse(1.0, 0.36, 0.69, 3000)
+    known = run_facts(found)
+
+    def said(posteriors):
+        checks = run_checks(found, known, None, posteriors).checks
+        return next(one for one in checks if one.title == title)
+
+    assert said({"0": used, "1": used}).mark == "pass"
+    assert "6,000 patches" in said({"0": used, "1": used}).text
+    both = said({"0": idle, "1": idle})
+    assert both.mark == "warning"
+    assert "idle in every fold" in both.text
+    one = said({"0": used, "1": idle})
+    assert one.mark == "warning"
+    assert "idle in '1'" in one.text
+    assert said({}).mark == "note"  # nothing is passed that was not measured
+
+
+def test_patients_that_are_only_names(found):
+    title = "Patients in training and test"
+    said = check(found, title, splits=splits(found))
+    assert said.mark == "note"
+    assert "a different patient for each of 24 slides" in said.text
+    assert check(found, title, splits=splits(found), num_patients=20).mark == "pass"
+
+
+def test_slides_that_the_model_was_trained_on(found):
+    trained = changed(found, lambda i, p: replace(p, seen="train"))
+    said = check(trained, "Patients in training and test")
+    assert said.mark == "warning"
+    assert "trained on 12 slides of 24" in said.text
+
+
+def test_an_ensemble_is_named(found):
+    several = changed(found, lambda i, p: replace(p, disagreement=0.01 * i))
+    said = check(several, "Ensemble")
+    assert said.mark == "note"
+    assert (
+        "12 slides together. Their disagreement is 0.055 nats in the median and 0.110 at most"
+        in (said.text)
+    )
+    with pytest.raises(KeyError):
+        check(found, "Ensemble")
 
 
 def test_validation_slides(found):
@@ -155,7 +245,7 @@ def test_validation_slides(found):
 def test_a_deterministic_model_says_so(tmp_path):
     plain = material(path=tmp_path, posterior=False)
     assert not has_posterior(plain)
-    said = check(plain, "Uncertainty")
+    said = check(plain, "Uncertainty of the model")
     assert said.mark == "note"
     assert "deterministic" in said.text
     unknown = changed(plain, lambda i, p: replace(p, std=np.full(2, np.nan)))

@@ -6,10 +6,12 @@ from PIL import Image
 from sgpmil.evaluation import PredictionTable
 from sgpmil.explanation import ExplainOptions
 from sgpmil.explanation import explain as explain_run
+from sgpmil.explanation.confidence import run_sets
 from sgpmil.models import build_model, save_model
+from sgpmil.models.process_use import ProcessUse
 from sgpmil.report.pages import slides
 from sgpmil.report.pages.blocks import Prose, SlideCard, Table
-from sgpmil.report.pages.slides import prototype_section, slides_section
+from sgpmil.report.pages.slides import prototype_section, slide_list_section, slides_section
 
 from .reported_run import material
 
@@ -51,6 +53,32 @@ def test_a_class_without_a_right_slide_is_said(tmp_path):
     texts = [block.text for block in section.blocks if isinstance(block, Prose)]
     (best,) = (text for text in texts if text.startswith("The right prediction"))
     assert best.endswith("There is none of 'normal'.")
+
+
+def test_an_ensemble_shows_its_disagreement(tmp_path):
+    found = material(path=tmp_path, num_folds=1)
+    fold = found.folds[0]
+    rows = tuple(replace(p, disagreement=0.02 * i) for i, p in enumerate(fold.test.predictions))
+    several = replace(found, folds=(replace(fold, test=PredictionTable(rows, found.target)),))
+    section = slides_section(explain(several), 1)
+    assert "Most disputed" in words(section)
+    cards = [block for block in section.blocks if isinstance(block, SlideCard)]
+    assert cards[-1].slide_id == rows[-1].slide_id
+    assert cards[-1].facts.startswith("all models together; entropy")
+    assert "0.220 between models" in cards[-1].facts
+    (table,) = slide_list_section(several, run_sets(several, 0.9), True).blocks
+    column = table.header.index("Disagreement")
+    shown = {row[0]: row[column] for row in table.rows}
+    assert shown == {p.slide_id: f"{p.disagreement:.3f}" for p in rows}
+    (plain,) = slide_list_section(found, run_sets(found, 0.9), True).blocks
+    assert "Disagreement" not in plain.header
+    assert "Most disputed" not in words(slides_section(explain(found), 1))
+
+
+def test_prototypes_of_an_idle_process_are_no_more_than_groups(run_material):
+    idle = ProcessUse(0.001, 0.0006, 0.975, 3000)
+    assert "idle" in words(prototype_section(explain(run_material), idle))
+    assert "idle" not in words(prototype_section(explain(run_material)))
 
 
 def words(section):

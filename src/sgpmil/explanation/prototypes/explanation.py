@@ -46,7 +46,7 @@ class PrototypeUse:
         patches: Number of patches.
         slides: Number of slides with such a patch.
         labelled: Number of patches whose label is known.
-        cancerous: Number of those that are positive.
+        positive: Number of those that are positive.
         scored: Number of patches whose attention is known.
         scored_slides: Number of slides of such patches.
         attention: Sum of their attention.
@@ -64,7 +64,7 @@ class PrototypeUse:
         self.patches = np.zeros(num_prototypes, dtype=np.int64)
         self.slides = np.zeros(num_prototypes, dtype=np.int64)
         self.labelled = np.zeros(num_prototypes, dtype=np.int64)
-        self.cancerous = np.zeros(num_prototypes, dtype=np.int64)
+        self.positive = np.zeros(num_prototypes, dtype=np.int64)
         self.scored = np.zeros(num_prototypes, dtype=np.int64)
         self.scored_slides = 0
         self.attention = np.zeros(num_prototypes)
@@ -119,7 +119,7 @@ class PrototypeUse:
             known = labels >= 0
             self.labelled += np.bincount(slide.assigned[known], minlength=self.num_prototypes)
             positive = slide.assigned[labels > 0]
-            self.cancerous += np.bincount(positive, minlength=self.num_prototypes)
+            self.positive += np.bincount(positive, minlength=self.num_prototypes)
         if scores is not None:
             attention = scores.attention_mean.astype(np.float64)
             self.scored += counts
@@ -300,7 +300,7 @@ def _summarise(
             num_patches=int(use.patches[m]),
             num_slides=int(use.slides[m]),
             num_labelled=int(use.labelled[m]),
-            num_cancerous=int(use.cancerous[m]),
+            num_positive=int(use.positive[m]),
             mean_attention=over(use.attention, use.scored, m),
             relative_attention=over(use.relative_attention, use.scored, m),
             attention_part=_mean(float(use.attention_part[m]), use.scored_slides),

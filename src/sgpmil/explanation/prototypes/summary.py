@@ -64,7 +64,7 @@ class PrototypeSummary:
         num_patches: Number of patches that are most like it.
         num_slides: Number of slides with such a patch.
         num_labelled: Number of its patches whose label is known.
-        num_cancerous: Number of those that are positive.
+        num_positive: Number of those that are positive.
         mean_attention: Mean attention of its patches.
         relative_attention: Mean of their attention relative to the mean of their slide: 1 is that
             of an average patch, however many the slide has.
@@ -89,7 +89,7 @@ class PrototypeSummary:
     num_patches: int
     num_slides: int
     num_labelled: int
-    num_cancerous: int
+    num_positive: int
     mean_attention: float
     relative_attention: float
     attention_part: float
@@ -110,7 +110,7 @@ class PrototypeSummary:
         """Colour of its group."""
         return NEUTRAL if self.group is None else PALETTE[self.group]
 
-    def cancer_share(self, fewest: int = 1) -> float:
+    def positive_share(self, fewest: int = 1) -> float:
         """Give the share of its labelled patches that are positive.
 
         Args:
@@ -118,7 +118,7 @@ class PrototypeSummary:
         """
         if self.num_labelled < max(1, fewest):
             return math.nan
-        return self.num_cancerous / self.num_labelled
+        return self.num_positive / self.num_labelled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +186,11 @@ class PrototypeExplanation:
         """Colour of each prototype, the same on every slide."""
         return {p.index: p.colour for p in self.prototypes}
 
+    @property
+    def positive_name(self) -> str:
+        """Name of the patches with a positive label: that of the second of two classes."""
+        return f"“{self.class_names[1]}”" if len(self.class_names) == 2 else "a positive class"
+
     def share(self, prototype: PrototypeSummary) -> float:
         """Give the share of all patches that are most like a prototype."""
         return prototype.num_patches / max(1, self.num_patches)
@@ -218,7 +223,7 @@ def write_prototype_table(
     Args:
         path: File to write; replaced where it exists.
         explanation: The prototypes.
-        fewest_labelled: Fewest labelled patches for which a share of cancer is written.
+        fewest_labelled: Fewest labelled patches for which a share of positive ones is written.
 
     Raises:
         OSError: The file cannot be written; then nothing is left behind.
@@ -240,7 +245,7 @@ def _row(
     corner = None if origin is None else origin.corner
     numbers: dict[str, float] = {
         "share": explanation.share(prototype),
-        "cancer_share": prototype.cancer_share(fewest),
+        "positive_share": prototype.positive_share(fewest),
         "mean_attention": prototype.mean_attention,
         "relative_attention": prototype.relative_attention,
         "attention_part": prototype.attention_part,
@@ -266,7 +271,7 @@ def _row(
         "patches": str(prototype.num_patches),
         "slides": str(prototype.num_slides),
         "labelled_patches": str(prototype.num_labelled),
-        "cancerous_patches": str(prototype.num_cancerous),
+        "positive_patches": str(prototype.num_positive),
         **{name: "" if math.isnan(value) else f"{value:.6g}" for name, value in numbers.items()},
         **{f"nuclei_{name}": str(count) for name, count in nuclei},
         "examples": " ".join(f"{p.slide_id}:{p.instance}" for p in prototype.examples),

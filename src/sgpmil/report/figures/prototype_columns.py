@@ -28,14 +28,14 @@ def number_columns(
     Args:
         explanation: The prototypes.
         shown: Those of the rows, from the top.
-        fewest_labelled: Fewest labelled patches for which a share of cancer is drawn.
+        fewest_labelled: Fewest labelled patches for which a share of positive ones is drawn.
 
     Returns:
         What draws each column on axes whose rows are at 0, 1, 2 and so on.
     """
     panels: list[Callable[[Axes], None]] = []
     if any(p.num_labelled for p in explanation.prototypes):
-        panels.append(lambda axes: _draw_cancer(axes, shown, fewest_labelled))
+        panels.append(lambda axes: _draw_positive(axes, explanation, shown, fewest_labelled))
     if any(np.isfinite(p.relative_attention) for p in shown):
         panels.append(lambda axes: _draw_attention(axes, shown))
         panels.append(lambda axes: _draw_parts(axes, shown, explanation.attention_gap))
@@ -47,9 +47,11 @@ def number_columns(
     return panels
 
 
-def _draw_cancer(axes: Axes, shown: Sequence[PrototypeSummary], fewest: int) -> None:
+def _draw_positive(
+    axes: Axes, explanation: PrototypeExplanation, shown: Sequence[PrototypeSummary], fewest: int
+) -> None:
     for row, prototype in enumerate(shown):
-        share = prototype.cancer_share(fewest)
+        share = prototype.positive_share(fewest)
         axes.barh(row, 1, height=0.34, color="#eeeeee")
         if np.isnan(share):
             text = f"only {prototype.num_labelled} labelled"
@@ -59,7 +61,7 @@ def _draw_cancer(axes: Axes, shown: Sequence[PrototypeSummary], fewest: int) -> 
         axes.text(0, row - 0.24, text, fontsize=SMALL_SIZE - 1.5, va="bottom")
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.5, 1], ["0", "50", "100 %"])
-    entitle(axes, "Positive patches,\nas annotated")
+    entitle(axes, f"Patches of {explanation.positive_name},\nas annotated")
 
 
 def _draw_attention(axes: Axes, shown: Sequence[PrototypeSummary]) -> None:

@@ -86,7 +86,7 @@ def prototype_sheet(
         pictures: Pictures of patches (see `read_pictures`); others are named.
         most: Most prototypes to draw.
         title: Title of the figure.
-        fewest_labelled: Fewest labelled patches for which a share of cancer is drawn.
+        fewest_labelled: Fewest labelled patches for which a share of positive ones is drawn.
     """
     shown = explanation.typical(most)
     found = pictures or {}

@@ -101,6 +101,7 @@ def case_page(case: CaseReport) -> CasePage:
     confidence = (
         Prose(case.confidence.headline, case.confidence.level),
         *(Prose(text) for text in (*case.confidence.reasons, case.confidence.doubt)),
+        *((Prose(case.confidence.disagreement),) if case.confidence.disagreement else ()),
         *((Prose(case.label),) if case.label else ()),
         *((Prose(case.other_folds, "meta"),) if case.other_folds else ()),
         *(Prose(problem, "warning") for problem in case.problems),

@@ -9,6 +9,7 @@ import numpy as np
 from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.explanation.attention_posterior import attention_posteriors
 from sgpmil.explanation.confidence import (
     ConfidenceWords,
     SlideSet,
@@ -105,6 +106,8 @@ class CaseReports:
         self.material = material
         self.facts: RunFacts = run_facts(material)
         self.has_posterior = has_posterior(material)
+        uses = attention_posteriors(material) if self.has_posterior else {}
+        self._idle = frozenset(name for name, use in uses.items() if use.is_idle)
         self._found: dict[str, list[tuple[TestedFold, Prediction, SlideSet]]] = {}
         sets = run_sets(material, coverage)
         for fold in material.folds:
@@ -157,7 +160,11 @@ class CaseReports:
             label=self._label(prediction),
             prediction_set=own_set,
             confidence=confidence_words(
-                prediction, self.material.target, own_set, has_posterior=self.has_posterior
+                prediction,
+                self.material.target,
+                own_set,
+                has_posterior=self.has_posterior,
+                is_idle=fold.name in self._idle,
             ),
             other_folds=self._others(others),
             picture=picture,
@@ -174,6 +181,8 @@ class CaseReports:
             parts.insert(0, f"patient {prediction.case_id}")
         if material.model:
             parts.append(f"model {material.model}")
+        if material.is_ensemble:
+            parts.append("several models together")
         if material.run is not None:
             parts.append(f"fold {fold.name}")
             created = (material.run.provenance.created or "")[:10]
@@ -228,6 +237,8 @@ class CaseReports:
                 f"The slide is in the test set of fold {fold.name}: the model of this fold was "
                 "not trained on it."
             )
+        elif prediction.seen == "train":
+            caveats.append("The model was trained on this slide: its confidence is too high.")
         else:
             caveats.append("It is unknown whether the model was trained on this slide.")
         weak = self.facts.encoders_not_for_pathology
@@ -248,6 +259,11 @@ class CaseReports:
             )
         if not self.has_posterior:
             caveats.append("The model does not estimate its own uncertainty.")
+        if fold.name in self._idle:
+            caveats.append(
+                "The Gaussian process of this model is idle: its posterior is its prior. The "
+                "standard deviations do not come from the training slides."
+            )
         if prediction.instances is None:
             caveats.append("There are no scores of patches.")
         else:

@@ -2,45 +2,61 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
+from sgpmil.evaluation.calibration import calibrated_ece, expected_calibration_error
+from sgpmil.evaluation.uncertainty.analysis import pooled_table
+from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.explanation.confidence import has_posterior
 from sgpmil.explanation.map_layers import num_without_score
+from sgpmil.models.process_use import ProcessUse
+from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import Check, CheckList
-from sgpmil.report.pages.texts import counted, format_number
+from sgpmil.report.pages.texts import counted, format_number, format_range
 from sgpmil.runs.material import RunFacts, RunMaterial
 
 _FEW_OF_A_CLASS = 10
 _SMALL_SHARE = 0.1
 _FEW_SLIDES = 20
 _LARGE_ECE = 0.1
+_CHANCE = 0.5
+"""Error AUROC of an uncertainty that knows nothing of errors."""
 _ZERO = 1e-9
 """Differences of equal scores are of rounding size."""
 _ORDER = ("warning", "note", "pass")
 
 
-def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | None) -> CheckList:
+def run_checks(
+    material: RunMaterial,
+    facts: RunFacts,
+    assessment: Assessment | None,
+    posteriors: Mapping[str, ProcessUse] = MappingProxyType({}),
+) -> CheckList:
     """Look at what often goes wrong; warnings come first.
 
     Args:
         material: The run.
         facts: Counts and names of its data.
         assessment: The measurements; None where no slide has a label.
+        posteriors: Posterior of the attention against its prior, of the folds where it is known.
     """
     checks = (
-        _finished(material),
+        *_finished(material),
         *_patients(material, facts),
         _test_sets(material, facts),
         _names(material),
         _labels(material, facts),
         *(() if assessment is None else _numbers(assessment)),
+        *(() if assessment is None else _probabilities(material)),
         _validation(material),
-        _posterior(material),
+        _posterior(material, posteriors),
+        *_ensemble(material),
         *_instances(material),
         _embeddings(material, facts),
         *_encoder(facts),
@@ -49,21 +65,30 @@ def run_checks(material: RunMaterial, facts: RunFacts, assessment: Assessment | 
     return CheckList(tuple(sorted(checks, key=lambda check: _ORDER.index(check.mark))))
 
 
-def _finished(material: RunMaterial) -> Check:
+def _finished(material: RunMaterial) -> Iterator[Check]:
     if material.unfinished:
-        return Check(
+        yield Check(
             "warning",
             "Folds",
             f"{counted(len(material.unfinished), 'fold')} not done ({listed(material.unfinished)}):"
             f" this report covers the other {len(material.folds)}. Finish it with sgpmil train "
             "… --resume.",
         )
-    done = f"All {len(material.folds)} folds are done." if material.run else "Predicted."
-    return Check("pass", "Folds" if material.run else "Test set", done)
+    elif material.run:
+        yield Check("pass", "Folds", f"All {len(material.folds)} folds are done.")
 
 
 def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
     title = "Patients in training and test"
+    seen = sum(p.seen == "train" for _, p in material.predictions())
+    if seen:
+        yield Check(
+            "warning",
+            title,
+            f"The model was trained on {counted(seen, 'slide')} of {facts.num_slides:,} that are "
+            "measured here: the numbers are too good.",
+        )
+        return
     if not facts.splits:
         yield Check(
             "note",
@@ -100,8 +125,21 @@ def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
             f"No patient is known to be in both, but the patients of "
             f"{counted(len(unknown), 'training slide')} are not known.",
         )
+    elif facts.num_patients == facts.num_slides > 1:
+        yield Check(
+            "note",
+            title,
+            f"No patient has slides in both, but the labels name a different patient for each "
+            f"of {counted(facts.num_slides, 'slide')}. Two slides of one patient would not be seen "
+            "unless the labels say so (case_id).",
+        )
     else:
-        yield Check("pass", title, "No patient has slides in both.")
+        yield Check(
+            "pass",
+            title,
+            f"None of {counted(facts.num_patients, 'patient')} has slides in both, as far as the "
+            "labels name patients.",
+        )
 
 
 def _test_sets(material: RunMaterial, facts: RunFacts) -> Check:
@@ -115,8 +153,8 @@ def _test_sets(material: RunMaterial, facts: RunFacts) -> Check:
             "folds understates that over new slides.",
         )
     if len(material.folds) == 1:
-        return Check("pass", title, "One test set.")
-    return Check("pass", title, "Every slide is in one test set.")
+        return Check("pass", title, f"One test set of {counted(facts.num_slides, 'slide')}.")
+    return Check("pass", title, f"Each of {facts.num_slides:,} slides is in one test set.")
 
 
 def _names(material: RunMaterial) -> Check:
@@ -129,7 +167,11 @@ def _names(material: RunMaterial) -> Check:
             f"{counted(len(alike), 'name')} used for slides that differ only in capitals or a "
             f"file suffix: {listed(alike)}. They may be the same slide.",
         )
-    return Check("pass", "Names of slides", "No two slides have the same name.")
+    return Check(
+        "pass",
+        "Names of slides",
+        f"No two of {counted(len(names), 'name')} differ only in capitals or a file suffix.",
+    )
 
 
 def _labels(material: RunMaterial, facts: RunFacts) -> Check:
@@ -157,7 +199,8 @@ def _labels(material: RunMaterial, facts: RunFacts) -> Check:
     return Check(
         "note" if missing else "pass",
         title,
-        f"No class is rarer than {_SMALL_SHARE:.0%} or {_FEW_OF_A_CLASS} slides.{missing}",
+        f"The rarest class has {min(facts.class_counts)} of {counted(total, 'slide')}; the check "
+        f"asks for {_FEW_OF_A_CLASS} slides and {_SMALL_SHARE:.0%}.{missing}",
     )
 
 
@@ -176,7 +219,12 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
             "note", "Perfect ranking", f"AUC is 1.000 in {len(perfect)} of {len(areas)} folds."
         )
     else:
-        yield Check("pass", "Perfect ranking", "No AUC is 1.000.")
+        yield Check(
+            "pass",
+            "Perfect ranking",
+            f"The AUC is below 1.000 in {'each' if len(areas) > 1 else 'the'} of "
+            f"{len(areas)} {'folds' if len(areas) > 1 else 'test set'}.",
+        )
     undefined = sum(math.isnan(area) for area in areas)
     if undefined:
         yield Check(
@@ -191,13 +239,38 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
             "Size of the test sets",
             f"The smallest has {counted(smallest, 'slide')}: single folds have wide intervals.",
         )
-    ece = float(np.mean([fold.slide.ece for fold in assessment.folds]))
-    yield Check(
-        "warning" if ece > _LARGE_ECE else "pass",
-        "Calibration",
-        f"Confidence and accuracy differ by {format_number(ece)} on average over folds (ECE)"
-        + (": do not take the probabilities literally." if ece > _LARGE_ECE else "."),
+
+
+def _probabilities(material: RunMaterial) -> Iterator[Check]:
+    """Check calibration, and whether errors are less certain, over the slides of all folds."""
+    pooled = pooled_table([fold.test for fold in material.folds])
+    ece = expected_calibration_error(pooled.probs, pooled.labels)
+    low, high = calibrated_ece(pooled.probs)
+    finding = (
+        f"Confidence and accuracy differ by {format_number(ece, 2)} "
+        f"(ECE, {counted(len(pooled), 'slide')}). "
+        f"By chance it would be {format_range(low, high, 2)} of a calibrated model with these "
+        "probabilities (95 %)"
     )
+    if ece > high:
+        yield Check(
+            "warning", "Calibration", f"{finding}: do not take the probabilities literally."
+        )
+    else:
+        # A range of chance as wide as a large error finds nothing.
+        yield Check(
+            "pass" if high <= _LARGE_ECE else "note",
+            "Calibration",
+            f"{finding}, so a miscalibration is not shown.",
+        )
+    found = error_detection(pooled, "entropy")
+    if found.is_known and found.high < _CHANCE:
+        yield Check("warning", "Errors", f"{found.sentence} The model is surer of its errors.")
+    elif found.is_known and found.low > _CHANCE:
+        yield Check("pass", "Errors", found.sentence)
+    else:
+        doubt = " The interval holds 0.5: this may be chance." if found.is_known else ""
+        yield Check("note", "Errors", found.sentence + doubt)
 
 
 def _validation(material: RunMaterial) -> Check:
@@ -223,14 +296,73 @@ def _validation(material: RunMaterial) -> Check:
     return Check("pass", "Validation slides", "Every fold has its own, apart from test.")
 
 
-def _posterior(material: RunMaterial) -> Check:
-    if has_posterior(material):
-        return Check("pass", "Uncertainty", "Probabilities come with a posterior spread.")
+def _posterior(material: RunMaterial, posteriors: Mapping[str, ProcessUse]) -> Check:
+    title = "Uncertainty of the model"
+    if not has_posterior(material):
+        return Check(
+            "note",
+            title,
+            "The standard deviation is zero or missing for every slide: the model is deterministic "
+            "and says nothing of its own uncertainty. Entropy and largest probability remain.",
+        )
+    if not posteriors:
+        return Check(
+            "note",
+            title,
+            "Probabilities have a posterior standard deviation. Whether the posterior differs from "
+            "its prior was not measured: that needs a model with a Gaussian process, its "
+            "checkpoint and the embeddings.",
+        )
+    idle = {name: use for name, use in posteriors.items() if use.is_idle}
+    if idle:
+        which = "every fold" if len(idle) == len(posteriors) else f"{listed(tuple(idle))}"
+        return Check(
+            "warning",
+            title,
+            f"The Gaussian process is idle in {which}: {_against_prior(idle.values())}. The "
+            "posterior is the prior, so standard deviations, mutual information and maps of "
+            "uncertainty on this page do not come from the training slides. Train another "
+            "design: the default has inducing patches.",
+        )
     return Check(
+        "pass",
+        title,
+        f"The posterior of the attention differs from its prior in "
+        f"{counted(len(posteriors), 'fold')} of {len(material.folds)}: "
+        f"{_against_prior(posteriors.values())}. This says that the process learned something, not "
+        "that its uncertainty is right.",
+    )
+
+
+def _against_prior(uses: Iterable[ProcessUse]) -> str:
+    """Write how far posteriors are from their priors: a range over folds."""
+    found = tuple(uses)
+    ratios = [use.variance_ratio for use in found]
+    shifts = [use.shift for use in found]
+    return (
+        f"at {sum(use.num_patches for use in found):,} patches of test slides its variance is "
+        f"{_range(ratios, 2)} of the prior's, and its mean moves by {_range(shifts, 3)} "
+        "standard deviations of the prior"
+    )
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    low, high = (format_number(end, digits) for end in (min(values), max(values)))
+    return low if low == high else f"{low}–{high}"
+
+
+def _ensemble(material: RunMaterial) -> Iterator[Check]:
+    if not material.is_ensemble:
+        return
+    found = [p for _, p in material.predictions() if not math.isnan(p.disagreement)]
+    most = max(found, key=lambda p: p.disagreement)
+    middle = float(np.median([p.disagreement for p in found]))
+    yield Check(
         "note",
-        "Uncertainty",
-        "The standard deviation is zero or missing for every slide: the model is deterministic and "
-        "says nothing of its own uncertainty. Entropy and largest probability remain.",
+        "Ensemble",
+        f"Several models predicted {counted(len(found), 'slide')} together. Their disagreement is "
+        f"{format_number(middle)} nats in the median and {format_number(most.disagreement)} at "
+        f"most ({most.slide_id}).",
     )
 
 
@@ -259,7 +391,11 @@ def _instances(material: RunMaterial) -> Iterator[Check]:
     elif flat:
         yield Check("note", "Attention", f"Attention is flat in {counted(flat, 'slide')}.")
     elif not broken:
-        yield Check("pass", "Attention", "Every slide has patches that count more than others.")
+        yield Check(
+            "pass",
+            "Attention",
+            f"In none of {counted(len(known), 'slide')} is the attention the same for all patches.",
+        )
     if unplaced:
         yield Check(
             "note",
@@ -270,7 +406,7 @@ def _instances(material: RunMaterial) -> Iterator[Check]:
 
 def _embeddings(material: RunMaterial, facts: RunFacts) -> Check:
     if material.bags is None:
-        return Check("note", "Embeddings", material.bags_missing)
+        return Check("note", "Embeddings", as_flags(material.bags_missing))
     missing = facts.num_slides - len(material.bags)
     if missing:
         return Check(
@@ -278,7 +414,9 @@ def _embeddings(material: RunMaterial, facts: RunFacts) -> Check:
             "Embeddings",
             f"{counted(missing, 'slide')} of {facts.num_slides} no longer have embeddings.",
         )
-    return Check("pass", "Embeddings", "Those of every test slide are there.")
+    return Check(
+        "pass", "Embeddings", f"Those of all {counted(facts.num_slides, 'test slide')} are there."
+    )
 
 
 def _encoder(facts: RunFacts) -> Iterator[Check]:

@@ -10,7 +10,13 @@ from sgpmil.evaluation.localisation.localisation import LOCALISATION_METRICS, Lo
 from sgpmil.evaluation.metrics import SLIDE_METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES, listed_scores
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.analysis import UncertaintyRow, pooled_table
+from sgpmil.evaluation.uncertainty.analysis import (
+    FoldsUncertainty,
+    UncertaintyRow,
+    pooled_table,
+)
+from sgpmil.evaluation.uncertainty.error_detection import ErrorDetection, error_detection
+from sgpmil.evaluation.uncertainty.measures import COVERAGES, UNCERTAINTY_MEASURES
 from sgpmil.report.figures.curves import (
     confusion_figure,
     precision_recall_figure,
@@ -203,22 +209,29 @@ def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]
         tests: Predictions of each fold's labelled test slides.
     """
     found = assessment.uncertainty
-    num_wrong = sum(fold.num_wrong for fold in found.folds)
-    num_slides = sum(fold.num_slides for fold in found.folds)
-    blocks: list[Block] = [
-        Prose(
-            f"{num_wrong} of {counted(num_slides, 'prediction')} are wrong. A useful uncertainty "
-            "is higher for these: error AUROC is the chance that a wrong prediction is less "
-            "certain than a right one (0.5: no better than chance). Compare every measure with "
-            "“max probability”, which needs no posterior."
-        ),
-        Table(
-            tuple(name.replace("\n", " ") for name in found.measure_header),
-            found.measure_grid,
-            "Whether each measure of uncertainty points at the errors.",
-        ),
-        Pictures(*_pooled(tests)),
-    ]
+    pooled = pooled_table(tests)
+    detections = [error_detection(pooled, measure) for measure in UNCERTAINTY_MEASURES]
+    known = [one for one in detections if one.is_known]
+    blocks: list[Block]
+    if known:
+        blocks = [
+            Prose(
+                f"{known[0].num_wrong} of {counted(len(pooled), 'prediction')} are wrong. A useful "
+                "uncertainty is higher for these: error AUROC is the chance that a wrong "
+                "prediction is less certain than a right one (0.5: no better than chance). "
+                f"Intervals ({known[0].level:.0%}) count each of "
+                f"{counted(known[0].num_independent, 'patient')} once. Compare every measure with "
+                "“max probability”, which needs no posterior."
+            ),
+            _detection_table(known, found),
+            Pictures(*_pooled(pooled)),
+        ]
+    else:
+        finding = error_detection(pooled, "max_probability").sentence
+        blocks = [
+            Prose(finding),
+            Prose("So there are no curves and tests of errors here.", "note"),
+        ]
     if found.calibration_rows:
         several = len(found.folds) > 1
         blocks += [
@@ -231,7 +244,10 @@ def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]
         ]
     else:
         blocks.append(
-            Prose("There are no validation slides, so no temperature and no prediction sets.")
+            Prose(
+                "There is no temperature and there are no prediction sets. "
+                + (found.folds[0].calibration_notes or ("There are no validation slides.",))[0]
+            )
         )
     return Section("uncertainty", "Uncertainty", tuple(blocks))
 
@@ -243,8 +259,28 @@ def _cells(row: UncertaintyRow, several: bool) -> tuple[str, ...]:
     return row.name, f"{format_number(row.mean)}{spread}", format_number(row.pooled)
 
 
-def _pooled(tests: Sequence[PredictionTable]) -> tuple[tuple[DataImage, ...], tuple[str, ...]]:
-    pooled = pooled_table(tests)
+def _detection_table(known: Sequence[ErrorDetection], found: FoldsUncertainty) -> Table:
+    """List how well each measure finds the errors, over the slides of all folds together."""
+    selective = {one.measure: one.selective for one in found.pooled}
+    at = COVERAGES.index(0.8)
+    rows = tuple(
+        (
+            one.measure.replace("_", " "),
+            f"{format_number(one.area)}\n[{format_range(one.low, one.high)}]",
+            format_number(selective[one.measure].aurc),
+            format_number(selective[one.measure].excess_aurc),
+            format_number(selective[one.measure].accuracies[at]),
+        )
+        for one in known
+    )
+    return Table(
+        ("Uncertainty", "Error AUROC", "AURC", "Excess AURC", f"Accuracy at {COVERAGES[at]:.0%}"),
+        rows,
+        "How well each measure of uncertainty finds the errors; all folds together.",
+    )
+
+
+def _pooled(pooled: PredictionTable) -> tuple[tuple[DataImage, ...], tuple[str, ...]]:
     images = (
         plot_image(
             correct_wrong_figure(pooled), "Box plots of uncertainty, correct and wrong predictions."
@@ -310,9 +346,11 @@ def localisation_section(assessment: Assessment | None) -> Section:
         )
         for (score, scope), own in groups.items()
     )
+    names = [] if assessment is None else assessment.class_names
+    wanted = f"patches of “{names[1]}”" if len(names) == 2 else "positive patches"
     blocks: list[Block] = [
         Prose(
-            f"How well {listed_scores(CLASS_SCORES)} ranks positive patches above others, as means "
+            f"How well {listed_scores(CLASS_SCORES)} ranks {wanted} above others, as means "
             "over folds: where the model looked, a patch's share in the logit, and what the "
             "model says of the patch alone. “per slide” averages over positive slides with both "
             "kinds of patch; “pooled” takes all patches together, those of negative slides "

@@ -13,6 +13,9 @@ from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.analysis import pooled_table
+from sgpmil.evaluation.uncertainty.error_detection import error_detection
+from sgpmil.explanation.attention_posterior import attention_posteriors
 from sgpmil.explanation.confidence import has_posterior, run_sets
 from sgpmil.explanation.run_explanation import ExplainOptions, explain
 from sgpmil.report.pages.blocks import Block, Check, CheckList, KeyFigure, Prose, Section, Table
@@ -163,7 +166,8 @@ def run_report(
     labelled = [fold for fold in material.folds if len(fold.test.labelled())]
     tests = [fold.test.labelled() for fold in labelled]
     assessment = _assessment(material, options) if labelled else None
-    checks = run_checks(material, facts, assessment)
+    posteriors = attention_posteriors(material)
+    checks = run_checks(material, facts, assessment, posteriors)
     posterior = has_posterior(material)
     sets = run_sets(material, options.coverage)
     shared = {field.name: getattr(options, field.name) for field in fields(MaterialOptions)}
@@ -173,7 +177,7 @@ def run_report(
         data_section(material, facts),
         *_measured(assessment, tests, prevalence_sentences(material)),
         localisation_section(assessment),
-        prototype_section(explanation),
+        prototype_section(explanation, posteriors.get(material.folds[0].name)),
         slides_section(explanation, num_slides),
         slide_list_section(material, sets, posterior),
         settings_section(material),
@@ -254,7 +258,7 @@ def run_summary(
         assessment: The measurements; None where no slide has a label.
         checks: Checks of data and results.
     """
-    model = material.model or "The model"
+    model = material.model or ("The ensemble" if material.is_ensemble else "The model")
     slides = f"{counted(facts.num_slides, 'slide')} of {counted(facts.num_patients, 'patient')}"
     sentences = []
     if assessment is None:
@@ -267,22 +271,30 @@ def run_summary(
         how = f"in {num_folds} folds" if num_folds > 1 else "on one test set"
         sentences.append(f"{model} was tested {how} on {slides} ({_class_list(material, facts)}).")
         sentences.append(_main_numbers(assessment))
-        wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
-        total = sum(fold.num_slides for fold in assessment.uncertainty.folds)
-        are = "is" if total == 1 else "are"
-        sentences.append(f"{total - wrong} of {counted(total, 'prediction')} {are} right.")
-        sentences += _uncertainty_sentences(assessment)
+        pooled = pooled_table([fold.test for fold in material.folds])
+        sentences.append(error_detection(pooled, "entropy").sentence)
+        sentences += _set_sentences(assessment)
+    if material.is_ensemble:
+        sentences.append(
+            "Several models, such as the folds of a run, predicted each slide together: "
+            "probabilities are their means, and disagreement says how far they differ."
+        )
     warnings = sum(check.mark == "warning" for check in checks)
     if warnings:
         ask = "asks" if warnings == 1 else "ask"
         sentences.append(f"{counted(warnings, 'check')} below {ask} to be looked into first.")
     else:
-        sentences.append("No check below found a problem.")
+        sentences.append(
+            f"None of {counted(len(checks), 'check')} below is a warning; each names what it "
+            "looked at."
+        )
     return " ".join(sentences)
 
 
 def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
     """Return the numbers that are read first."""
+    from scipy.stats import binomtest
+
     figures = []
     for metric in assessment.summary:
         if metric.name in _KEY:
@@ -295,7 +307,10 @@ def key_figures(assessment: Assessment) -> tuple[KeyFigure, ...]:
             )
     wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
     total = sum(fold.num_slides for fold in assessment.uncertainty.folds)
-    figures.append(KeyFigure("Right predictions", f"{total - wrong} of {total}", "all folds"))
+    ends = binomtest(total - wrong, total).proportion_ci()
+    where = "all folds; " if len(assessment.folds) > 1 else ""
+    detail = f"{where}95 % interval {ends.low:.0%}–{ends.high:.0%} of slides"
+    figures.append(KeyFigure("Right predictions", f"{total - wrong} of {total}", detail))
     return tuple(figures)
 
 
@@ -377,23 +392,16 @@ def _spread(assessment: Assessment, name: str) -> str:
     return text
 
 
-def _uncertainty_sentences(assessment: Assessment) -> list[str]:
-    sentences = []
-    areas = {
-        one.measure: one.error_auroc
-        for one in assessment.uncertainty.pooled
-        if not math.isnan(one.error_auroc)
-    }
-    if "entropy" in areas:
-        sentences.append(
-            f"Wrong predictions are less certain than right ones {areas['entropy']:.0%} of the "
-            "time (entropy)."
-        )
-    sets = assessment.uncertainty.pooled_sets
-    if sets:
-        first = sets[0]
-        sentences.append(
-            f"Prediction sets that promise {first.nominal:.0%} hold the label of "
-            f"{first.coverage:.1%} of test slides, with {first.mean_size:.2f} classes on average."
-        )
-    return sentences
+def _set_sentences(assessment: Assessment) -> tuple[str, ...]:
+    from scipy.stats import binomtest
+
+    if not assessment.uncertainty.pooled_sets:
+        return ()
+    first = assessment.uncertainty.pooled_sets[0]
+    covered = int(first.class_covered.sum())
+    ends = binomtest(covered, first.num_slides).proportion_ci()
+    return (
+        f"Prediction sets that promise {first.nominal:.0%} hold the label of {covered} of "
+        f"{counted(first.num_slides, 'test slide')} ({first.coverage:.0%}, 95 % interval "
+        f"{ends.low:.0%}–{ends.high:.0%}), with {first.mean_size:.2f} classes on average.",
+    )

@@ -10,6 +10,7 @@ from sgpmil.explanation.confidence import SlideSet
 from sgpmil.explanation.prototypes import PrototypeExplanation, PrototypeSummary
 from sgpmil.explanation.run_explanation import Explanation
 from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
+from sgpmil.models.process_use import ProcessUse
 from sgpmil.report.figures.map_figures import attention_map_figure
 from sgpmil.report.figures.prototype_map import label_map_figure
 from sgpmil.report.figures.prototype_sheet import MOST, prototype_sheet, read_pictures
@@ -30,6 +31,11 @@ from sgpmil.runs.material import RunMaterial
 _LONGEST = 900
 """Longer side of a slide's picture in the page, in pixels."""
 
+_IDLE = (
+    "The Gaussian process of this fold is idle: its posterior is its prior. The prototypes have no "
+    "part in the attention. They group the patches, and no more."
+)
+
 _KINDS = {
     "best": (
         "Right and surest",
@@ -37,11 +43,16 @@ _KINDS = {
     ),
     "worst": (
         "Wrong and surest",
-        "The wrong predictions with the largest probability: errors that the model is sure of.",
+        "The wrong predictions, those with the largest probability first.",
     ),
     "uncertain": (
         "Least certain",
         "The slides of the largest entropy: a human should look at these first.",
+    ),
+    "disputed": (
+        "Most disputed",
+        "The slides on which the models of the ensemble differ most. Entropy is also large where "
+        "all models are undecided; disagreement is large where they give different answers.",
     ),
 }
 
@@ -63,6 +74,8 @@ def slides_section(explanation: Explanation, most: int) -> Section:
     above: dict[str, str] = {}
     for kind, (title, text) in _KINDS.items():
         slides: Sequence[ChosenSlide] = getattr(chosen, kind)
+        if kind == "disputed" and not material.is_ensemble:
+            continue
         if kind == "best" and not any(one.prediction.label is not None for one in slides):
             title, text = "Surest", "The surest slide of each predicted class; labels are unknown."
         blocks.append(Prose(title, "heading"))
@@ -114,7 +127,7 @@ def slide_list_section(
             )
             row = (
                 prediction.slide_id,
-                fold.name,
+                "all together" if material.is_ensemble else fold.name,
                 label,
                 names[predicted],
                 verdict,
@@ -123,6 +136,7 @@ def slide_list_section(
                 format_number(float(prediction.std[predicted])) if has_posterior else "–",
                 format_number(prediction.entropy),
                 format_number(prediction.mutual_information) if has_posterior else "–",
+                *((format_number(prediction.disagreement),) if material.is_ensemble else ()),
                 *(
                     (f"{prediction.novel_share:.1%}", format_number(prediction.novelty_p))
                     if tells_novelty
@@ -143,10 +157,17 @@ def slide_list_section(
             "SD",
             "Entropy",
             "Mutual information",
+            *(("Disagreement",) if material.is_ensemble else ()),
             *(("Novel patches", "p of the slide") if tells_novelty else ()),
         ),
         tuple(row for _, row in rows),
         "All test slides, the least certain first. Entropy and mutual information in nats."
+        + (
+            " Disagreement is the part of the mutual information that lies between the models of "
+            "the ensemble."
+            if material.is_ensemble
+            else ""
+        )
         + (
             " Novel patches are more unlike the training patches than 99 % of these are unlike "
             "those of other patients; a small p says that the slide is unlike the training slides."
@@ -199,18 +220,32 @@ def _card(
     return SlideCard(
         slide_id=p.slide_id,
         headline=f"{names[p.predicted_class]} {p.probability_text(p.predicted_class)}, {label}",
-        facts=f"fold {one.fold.name}; entropy {format_number(p.entropy)} nats, of which "
-        f"{format_number(p.mutual_information)} in the model",
+        facts=_facts(one, material),
         case=case_address(p.slide_id),
         image=image,
         missing=missing,
     )
 
 
-def prototype_section(explanation: Explanation) -> Section:
+def _facts(one: ChosenSlide, material: RunMaterial) -> str:
+    """Write who predicted a slide, and how its uncertainty is made up."""
+    p = one.prediction
+    entropy = f"entropy {format_number(p.entropy)} nats"
+    if not math.isnan(p.mutual_information):
+        entropy += f", of which {format_number(p.mutual_information)} in the model"
+    if material.is_ensemble:
+        return f"all models together; {entropy}, {format_number(p.disagreement)} between models"
+    return f"fold {one.fold.name}; {entropy}"
+
+
+def prototype_section(explanation: Explanation, use: ProcessUse | None = None) -> Section:
     """Show the prototypes of the first fold.
 
     Every fold has its own inducing points, which cannot be matched with another's.
+
+    Args:
+        explanation: Explanation of the run.
+        use: Posterior of the fold's attention against its prior, where it is known.
     """
     material = explanation.material
     fold = material.folds[0]
@@ -235,6 +270,7 @@ def prototype_section(explanation: Explanation) -> Section:
             "other folds have their own. "
             f"{len(found.used)} of {len(found.prototypes)} have patches; {found.unused} have none."
         ),
+        *([Prose(_IDLE, "warning")] if use is not None and use.is_idle else []),
         Pictures(
             (photo_image(sheet, "Prototypes with their most similar patches."),),
             ("Prototypes: where each comes from, its most similar patches, and its numbers.",),
@@ -286,7 +322,7 @@ def _prototype_table(explanation: PrototypeExplanation) -> Table:
             f"{p.num_patches:,}",
             f"{explanation.share(p):.1%}",
             f"{p.num_slides:,}",
-            *((_share(p.cancer_share(10)),) if has_labels else ()),
+            *((_share(p.positive_share(10)),) if has_labels else ()),
             format_number(p.relative_attention, 2),
             format_number(p.attention_part),
             format_number(p.logit_at, 2) + " ± " + format_number(p.logit_at_sd, 2),
@@ -300,7 +336,7 @@ def _prototype_table(explanation: PrototypeExplanation) -> Table:
             "Patches",
             "Share",
             "Slides",
-            *(("Positive patches",) if has_labels else ()),
+            *((f"Patches of {explanation.positive_name}",) if has_labels else ()),
             "Attention × mean",
             "Part in the attention",
             "Logit at the prototype",
