@@ -1,3 +1,5 @@
+from importlib.util import find_spec
+
 import pytest
 
 
@@ -25,14 +27,28 @@ def test_from_slides_to_maps(sgpmil, tmp_path, monkeypatch):
     code, out, error = sgpmil("demo", *arguments)
     assert code == 0, error
     assert "drawn, not of patients" in out
-    for command in ("phantom", "extract", "train", "evaluate", "explain"):
+    for command in ("phantom", "extract", "train", "evaluate", "explain", "report"):
         assert f"$ sgpmil {command} " in out
-    assert "instance AUC, evidence" in out
-    maps = sorted((run / "explanation" / "maps").glob("*.png"))
-    assert len(maps) == 4
+    assert len((out + error).splitlines()) < 60
+    assert "of 10 slides are called rightly; AUC" in out
+    assert "Temperature and prediction sets are left out" in out
+    # What the commands say is kept.
+    log = (run / "log.txt").read_text(encoding="utf-8")
+    assert "balanced accuracy" in log
+    assert "10 of 10" in log
+    maps = sorted((run / "run" / "explanation" / "maps").glob("*.png"))
+    assert 2 <= len(maps) <= 3
     for path in maps:
         assert str(path) in out
         assert path.stat().st_size > 50_000
+    assert "  unsure: phantom-" in out
+    page = run / "run" / "report.html"
+    assert page.stat().st_size > 100_000
+    last = out.splitlines()[-1]
+    if find_spec("sgpmil.viewer"):
+        assert last == f"Look into the slides: sgpmil view {run / 'run'}"
+    else:
+        assert last == f"Open {page} in a browser."
     code, _, error = sgpmil("demo", *arguments)
     assert code == 2  # the run is there
     assert "--overwrite" in error

@@ -154,8 +154,10 @@ def table(name, high, labels):
 
 @pytest.fixture
 def fold():
-    # Scores 1 − p of the label: .05, .10, …, .45; the ⌈10 · .8⌉ = 8th smallest is .40.
-    validation = table("v", [1 - 0.05 * k for k in range(1, 10)], [1] * 9)
+    # Scores 1 − p of the label: .05, .10, …, .40 four times each, and .45 seven times; the
+    # ⌈40 · .8⌉ = 32nd smallest is .40.
+    steps = [k for k in range(1, 10) for _ in range(7 if k == 9 else 4)]
+    validation = table("v", [1 - 0.05 * k for k in steps], [1] * len(steps))
     test = table("t", [0.61, 0.59, 0.39, 0.41, 0.95], [1, 1, 0, 0, None])
     return TestedFold("0", test, validation)
 
@@ -171,15 +173,15 @@ def test_sets_are_those_of_the_closed_form(fold):
         ("tumour",),
     ]
     assert [one.was_empty for one in found] == [False, True, False, True, False]
-    assert "about 80% of slides like the 9 validation slides" in found[0].sentence
+    assert "about 80% of slides like the 39 validation slides" in found[0].sentence
     assert found[1].sentence.startswith("No class was likely enough for the set")
 
 
 def test_a_larger_coverage_gives_larger_sets(fold):
-    # ⌈10 · .9⌉ = 9: the threshold is .45.
+    # ⌈40 · .9⌉ = 36: the threshold is .45.
     found = slide_sets(fold, 0.9)
     assert [one.was_empty for one in found] == [False] * 5
-    unsure = replace(fold, test=table("t", [0.5], [1]), validation=table("v", [0.4] * 20, [1] * 20))
+    unsure = replace(fold, test=table("t", [0.5], [1]), validation=table("v", [0.4] * 30, [1] * 30))
     assert slide_sets(unsure, 0.9)[0].names == CLASSES
 
 
@@ -187,15 +189,21 @@ def test_a_larger_coverage_gives_larger_sets(fold):
     ("change", "said"),
     [
         ({"validation": None}, "no labelled validation slides"),
-        ({"validation": table("v", [0.9] * 8, [1] * 8)}, "needs at least 9 validation slides"),
+        ({"validation": table("v", [0.9] * 29, [1] * 29)}, "29 validation slides are too few"),
         ({"validation": table("v", [0.9] * 9, [None] * 9)}, "no labelled validation slides"),
-        ({"validation": table("t", [0.9] * 9, [1] * 9)}, "among the validation slides"),
+        ({"validation": table("t", [0.9] * 30, [1] * 30)}, "among the validation slides"),
     ],
 )
 def test_why_there_is_no_set(fold, change, said):
     found = slide_sets(replace(fold, **change), 0.9)
     assert {one.names for one in found} == {None}
     assert all(said in one.sentence for one in found)
+
+
+def test_a_large_coverage_needs_many_slides(fold):
+    found = slide_sets(fold, 0.99)
+    assert {one.names for one in found} == {None}
+    assert "needs at least 99 validation slides" in found[0].sentence
 
 
 def test_another_slide_of_the_patient_spoils_the_promise(fold):

@@ -1,8 +1,12 @@
 """`sgpmil demo`: the whole flow at a first look."""
 
+import math
 import shlex
+import sys
 import time
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -10,8 +14,13 @@ import typer
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, print_summary
+from sgpmil.evaluation.bootstrap import Intervals
+from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.experiments.digits import run_demo
+from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
 from sgpmil.options import Options
+from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
+from sgpmil.runs.material import read_material
 
 _ENCODER = "efficientnet-lite0"
 _SIZE = "4096x3072"
@@ -48,67 +57,143 @@ class DemoOptions(Options):
 def demo(options: DemoOptions) -> None:
     """Run the whole flow once.
 
-    The steps are: synthetic slides, embeddings, training, evaluation, maps.
+    The steps are: synthetic slides, embeddings, training, evaluation, maps, report.
 
     Example: sgpmil demo --run runs/demo
     """
     if options.digits:
         _digits(options)
-        return
-    again = ["--resume"] * options.resume + ["--overwrite"] * options.overwrite
-    run = options.run
-    _slides(
-        run, _steps(run, options.num_slides, options.model, options.epochs, options.seed, again)
-    )
+    else:
+        _slides(options)
 
 
-def _steps(
-    run: Path, num_slides: int, model: str, epochs: int | None, seed: int, again: list[str]
-) -> list[list[str]]:
-    """Return the commands of the demo."""
-    phantoms, embeddings = run / "phantoms", run / "embeddings"
-    features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
-    length = () if epochs is None else ("--epochs", epochs)
-    steps: list[tuple[object, ...]] = [
-        ("phantom", phantoms, "--num-slides", num_slides, "--size", _SIZE, "--seed", seed),
-        ("extract", phantoms / "slides", "--out", embeddings, "--encoder", _ENCODER),
-        (
-            *("train", "--features", features, "--labels", phantoms / "labels.csv"),
-            *("--run", run / "run", "--model", model, *length, "--seed", seed, *again),
-        ),
-        (
-            *("evaluate", run / "run", "--annotations", phantoms / "annotations"),
-            *("--out", run / "evaluation", "--overwrite"),
-        ),
-        (
-            *("explain", run / "run", "--slides", phantoms / "slides"),
-            *("--annotations", phantoms / "annotations", "--most", 4),
-            *("--out", run / "explanation", "--overwrite"),
-        ),
-    ]
-    return [[str(word) for word in step] for step in steps]
-
-
-def _slides(run: Path, steps: list[list[str]]) -> None:
-    """Run the commands."""
-    from sgpmil.cli.main import app
-
+def _slides(options: DemoOptions) -> None:
+    """Go from synthetic slides to a report, a command at a time."""
     start = time.perf_counter()
+    run, phantoms = options.run / "run", options.run / "phantoms"
+    embeddings = options.run / "embeddings"
+    features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
+    steps = _Steps(options.run / "log.txt")
     console.print(
         "Synthetic slides (drawn, not of patients): half of them have a tumour on 5 % of the "
-        "tissue. The model sees the labels of the slides only. Each step is a command of its own:"
+        "tissue. The model sees the labels of the slides only. Each step is a command of its own; "
+        f"what it prints is in {steps.log}."
     )
-    for step in steps:
-        console.print(f"\n$ sgpmil {shlex.join(step)}", style="bold")
-        failure = app(step, standalone_mode=False)
-        if failure:
-            raise typer.Exit(failure)
-    console.print("\nMaps of where the model looked, over the slides and their tumours:")
-    for path in sorted((run / "explanation" / "maps").glob("*.png")):
-        console.print(f"  {path}")
-    console.print(f"Evaluation: {run / 'evaluation'}")
-    console.print(f"All of it took {time.perf_counter() - start:.0f} s.")
+    size = ("--num-slides", options.num_slides, "--size", _SIZE)
+    steps.take("phantom", phantoms, *size, "--seed", options.seed)
+    steps.take("extract", phantoms / "slides", "--out", embeddings, "--encoder", _ENCODER)
+    length = () if options.epochs is None else ("--epochs", options.epochs)
+    again = ("--resume",) * options.resume + ("--overwrite",) * options.overwrite
+    steps.take(
+        *("train", "--features", features, "--labels", phantoms / "labels.csv", "--run", run),
+        *("--model", options.model, *length, "--seed", options.seed, *again),
+    )
+    annotations = ("--annotations", phantoms / "annotations")
+    steps.show("evaluate", run, *annotations)
+    _print_findings(run, phantoms / "annotations")
+    shown = _examples(run)
+    only = tuple(word for one in shown.values() for word in ("--only", one.slide_id))
+    pictures = ("--slides", phantoms / "slides", *annotations)
+    steps.take("explain", run, *pictures, *only, "--overwrite")
+    steps.take("report", run, *pictures, "--overwrite")
+    console.print("\nThree of the slides, and their maps:")
+    for kind, one in shown.items():
+        prediction = one.prediction
+        predicted = prediction.predicted_class
+        name = one.fold.test.target.names[predicted]
+        console.print(
+            f"  {kind}: {one.slide_id}, {name} {prediction.probability_text(predicted)}, "
+            f"{run / 'explanation' / 'maps' / f'{one.name}.png'}"
+        )
+    console.print(f"\nAll of it took {time.perf_counter() - start:.0f} s.")
     console.print("Next, your own slides: sgpmil extract SLIDES --out EMBEDDINGS")
+    console.print(f"Open {run / 'report.html'} in a browser.")
+    if find_spec("sgpmil.viewer"):
+        console.print(f"Look into the slides: sgpmil view {shlex.quote(str(run))}")
+
+
+class _Steps:
+    """Commands that run one after another; what they print goes to a file.
+
+    Bars of progress are shown where standard error is a terminal.
+
+    Args:
+        log: The file; replaced where it exists.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("", encoding="utf-8")
+
+    def show(self, *words: object) -> list[str]:
+        """Print a command, and return its words."""
+        step = [str(word) for word in words]
+        console.print(f"\n$ sgpmil {shlex.join(step)}", style="bold")
+        return step
+
+    def take(self, *words: object) -> None:
+        """Print a command, run it, and print how long it took.
+
+        Raises:
+            typer.Exit: It failed.
+            SgpmilError: As of the command.
+        """
+        from sgpmil.cli.main import app
+
+        step, start = self.show(*words), time.perf_counter()
+        with self.log.open("a", encoding="utf-8") as file, ExitStack() as redirected:
+            file.write(f"$ sgpmil {shlex.join(step)}\n")
+            redirected.enter_context(redirect_stdout(file))
+            if not sys.stderr.isatty():
+                redirected.enter_context(redirect_stderr(file))
+            failure = app(step, standalone_mode=False)
+        if failure:
+            console.print(f"This step failed. {self.log} says why.", style="red")
+            raise typer.Exit(failure)
+        console.print(f"  {time.perf_counter() - start:.0f} s")
+
+
+def _examples(run: Path) -> dict[str, ChosenSlide]:
+    """Choose a slide of each class that is called rightly, and the least certain one."""
+    material = read_material(run)
+    chosen = example_slides(material, 1)
+    names = material.target.names
+    found = {
+        f"rightly called {names[one.prediction.predicted_class]}": one
+        for one in reversed(chosen.best)
+    }
+    return found | {"unsure": one for one in chosen.uncertain}
+
+
+def _print_findings(run: Path, annotations: Path) -> None:
+    """Measure the run as ``sgpmil evaluate`` does, and print the results in a few lines."""
+    options = EvaluateOptions(predictions=run, annotations=annotations)
+    assessment = evaluate_run(options).assessment
+    total, right = int(assessment.confusion.sum()), int(assessment.confusion.trace())
+    means = {metric.name: metric.mean for metric in assessment.summary}
+    interval = "" if assessment.overall is None else _interval(assessment.overall)
+    console.print("  Each slide was predicted by a model that was not trained on it:")
+    console.print(
+        f"  {right} of {total} slides are called rightly; AUC {means['auc']:.3f}{interval}."
+    )
+    found = [
+        f"{kind} {means[f'{kind}_auc']:.3f}"
+        for kind in CLASS_SCORES
+        if not math.isnan(means.get(f"{kind}_auc", math.nan))
+    ]
+    if found:
+        console.print(
+            f"  Patches of the tumours are found with an AUC of {', '.join(found)} "
+            "(0.5 is chance), though no outline was shown in training."
+        )
+    for note in dict.fromkeys(assessment.notes):
+        console.print(f"  {note}")
+
+
+def _interval(intervals: Intervals) -> str:
+    found = intervals.of("auc")
+    return f" ({intervals.level:.0%} interval {found.low:.3f}–{found.high:.3f})"
 
 
 def _digits(options: DemoOptions) -> None:

@@ -11,6 +11,7 @@ from sgpmil.bags.target import Target
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.calibration_slides import too_few_slides
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
 from sgpmil.evaluation.uncertainty.measures import slide_uncertainty
@@ -218,8 +219,8 @@ def slide_sets(
     """Return the prediction set of each test slide of a fold.
 
     They are least ambiguous sets (LAC), calibrated on the fold's validation slides. There are
-    none without labelled validation slides, where these are fewer than the coverage needs, or
-    for a slide that is a validation slide itself or of a patient who has one.
+    none where these are fewer than `MIN_CALIBRATION_SLIDES` or than the coverage needs, or for a
+    slide that is a validation slide itself or of a patient who has one.
 
     Args:
         fold: The fold.
@@ -234,6 +235,9 @@ def slide_sets(
     validation = None if fold.validation is None else fold.validation.labelled()
     if validation is None or not len(validation):
         return tuple(_stored(p.slide_id, stored) for p in fold.test.predictions)
+    few = too_few_slides(len(validation), "Prediction sets")
+    if few:
+        return tuple(SlideSet(None, False, few) for _ in fold.test.predictions)
     predictor = fit_conformal(validation, coverage)
     if not np.isfinite(predictor.thresholds).all():
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)

@@ -64,7 +64,7 @@ def table(names, seed, *, flip=(), **options):
     return PredictionTable(tuple(rows), ClassTarget(CLASSES))
 
 
-def material(num_folds=2, num_slides=12, num_validation=20, *, names=None, path, **options):
+def material(num_folds=2, num_slides=12, num_validation=30, *, names=None, path, **options):
     """A run that lies only in memory."""
     folds = []
     for fold in range(num_folds):
@@ -88,7 +88,7 @@ def write_run(path, features, slides):
     """Write a run of two folds with models, embeddings and pictures of the slides."""
     torch.manual_seed(0)
     names = [[f"f{fold} s{i:02d}" for i in range(12)] for fold in range(2)]
-    held = [[f"v{fold} {i:02d}" for i in range(20)] for fold in range(2)]
+    held = [[f"v{fold} {i:02d}" for i in range(30)] for fold in range(2)]
     folds = tuple(
         Fold(str(k), tuple(names[1 - k]), tuple(held[k]), tuple(names[k])) for k in range(2)
     )

@@ -1,6 +1,5 @@
 """Page of a run: its options, summary, data and sections."""
 
-import math
 import shlex
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -378,18 +377,14 @@ def _main_numbers(assessment: Assessment) -> str:
 
 def _spread(assessment: Assessment, name: str) -> str:
     metric = next(metric for metric in assessment.summary if metric.name == name)
-    known = [one.of(name) for one in assessment.intervals if one is not None]
-    ends = [(one.low, one.high) for one in known if not math.isnan(one.low)]
-    level = next((one.level for one in assessment.intervals if one is not None), 0.95)
+    interval = "no interval"
+    if assessment.overall is not None:
+        found = assessment.overall.of(name)
+        interval = f"{assessment.overall.level:.0%} interval {format_range(found.low, found.high)}"
     if len(assessment.folds) == 1:
-        return f"{level:.0%} interval {format_range(*ends[0])}" if ends else "no interval"
-    text = (
-        f"mean of {len(metric.values) - metric.num_undefined} folds, SD {format_number(metric.sd)}"
-    )
-    if ends:
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        text += f"; {level:.0%} intervals of the folds within {format_range(low, high)}"
-    return text
+        return interval
+    num_folds = len(metric.values) - metric.num_undefined
+    return f"mean of {num_folds} folds, SD {format_number(metric.sd)}; {interval}"
 
 
 def _set_sentences(assessment: Assessment) -> tuple[str, ...]:
