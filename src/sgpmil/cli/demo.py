@@ -163,7 +163,7 @@ def _examples(run: Path) -> dict[str, ChosenSlide]:
         f"rightly called {names[one.prediction.predicted_class]}": one
         for one in reversed(chosen.best)
     }
-    return found | {"unsure": one for one in chosen.uncertain}
+    return found | {"unsure": chosen.uncertain[0]}
 
 
 def _print_findings(run: Path, annotations: Path) -> None:

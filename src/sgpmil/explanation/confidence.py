@@ -180,7 +180,7 @@ def _disagreement(prediction: Prediction, num_outputs: int) -> str:
     if math.isnan(between):
         return ""
     share = between / total if total > 0 else 0.0
-    number = f"disagreement {between:.3f} nats, {share:.0%} of the doubt"
+    number = f"disagreement {abs(between):.3f} nats, {share:.0%} of the doubt"
     has_doubt = num_outputs > 1 and total >= SMALL_DOUBT * math.log(num_outputs)
     if not has_doubt or share < MODEL_SHARE[0]:
         return f"Several models predicted together, and they agree ({number})."

@@ -178,7 +178,7 @@ def test_a_deterministic_model_without_validation(tmp_path):
     found = material(path=tmp_path, num_folds=1, num_validation=0, posterior=False, evidence=False)
     page = page_of(tmp_path, found)
     assert "the model is deterministic" in page.text
-    assert "There are no validation slides, so no temperature and no prediction sets." in page.text
+    assert "There are no validation slides." in page.text
     assert "the model of these predictions is unknown" in page.text
     (rows,) = (t for caption, t in page.tables.items() if (caption or "").startswith("All test"))
     assert {row[5] for row in rows[1:]} == {"–"}
