@@ -277,7 +277,7 @@ def prototypes_answer(viewing: Viewing, case: Case) -> dict[str, Any]:
                 "slides": one.num_slides,
                 "share": number(found.share(one)),
                 "relative_attention": number(one.relative_attention),
-                "cancer_share": number(one.cancer_share()),
+                "positive_share": number(one.positive_share()),
                 "class_shares": shares[one.index],
                 "single": [number(value) for value in one.single],
                 "origin": _origin(viewing, case.run, one),

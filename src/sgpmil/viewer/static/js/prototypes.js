@@ -36,7 +36,7 @@ function card(one, slide, isOpen) {
     h("summary", {}, swatch(one.colour), h("strong", {}, `Prototype ${one.index}`), h("span", { class: "quiet" }, ` ${count(one.here, "patch", "patches")} here · ${percent(one.share, 1)} of the cohort`)),
     h("table", { class: "values" }, h("caption", {}, "Share of the patches of each class"),
       h("tbody", {}, one.class_shares.map((part) => h("tr", {}, h("th", { scope: "row" }, part.name), h("td", {}, h("meter", { min: 0, max: 1, value: part.share ?? 0, "aria-label": `Share of ${part.name}` })), h("td", {}, `${percent(part.share, 1)} (${part.patches.toLocaleString("en")})`))))),
-    h("p", {}, `Attention of its patches: ${shown(one.relative_attention, 2)} of an average patch`, one.cancer_share === null ? "." : `; ${percent(one.cancer_share)} of its labelled patches are positive.`),
+    h("p", {}, `Attention of its patches: ${shown(one.relative_attention, 2)} of an average patch`, one.positive_share === null ? "." : `; ${percent(one.positive_share)} of its labelled patches are positive.`),
     origin ? h("p", {}, "It is a training patch: ", origin.name === null ? `${origin.slide_id}, patch ${origin.patch}` : link({ ...state(), view: "slide", name: origin.name, patch: origin.patch, x: null, y: null, zoom: null }, {}, h, `${origin.slide_id}, patch ${origin.patch}`), ".") : null,
     origin?.has_picture ? h("img", { class: "patch-picture", src: `/origins/${slide.number}/${one.index}.jpg`, alt: `Training patch of prototype ${one.index}`, loading: "lazy", width: 96, height: 96 }) : null,
     one.examples.length ? [h("h4", {}, "Most similar patches of the cohort"), patchTiles(one.examples, slide)] : null);
