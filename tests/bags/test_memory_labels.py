@@ -144,6 +144,8 @@ def test_dictionaries_that_do_not_fit(features):
     arrays = {"s1": features(3), "s2": features(2)}
     with pytest.raises(LabelError, match=r"1 slides without a label \('s2'\)"):
         BagDataset.from_arrays(arrays, {"s1": "x"})
+    with pytest.raises(BagError, match=r"Expected 2 case_ids, .* but got 1"):
+        BagDataset.from_arrays(arrays, {"s1": "x", "s2": "y"}, case_ids=["p"])
     with pytest.raises(BagError, match="without `slide_ids`"):
         BagDataset.from_arrays(arrays, slide_ids=["a", "b"])
     with pytest.raises(BagError, match="`coords` of named bags, but got 1 of others: 's9'"):

@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.labels import LabelTable
-from sgpmil.bags.memory_labels import DataFrame, MemoryLabels, Series, memory_labels
-from sgpmil.bags.readers.raw import as_coords, as_features, as_instance_labels
+from sgpmil.bags.memory_labels import MemoryLabels
 from sgpmil.bags.sources import BagSource, MemorySource
 from sgpmil.bags.tables import listed
-from sgpmil.bags.target import ClassTarget, Label, Target, encode_classes
+from sgpmil.bags.target import ClassTarget, Label, Target
 from sgpmil.errors import BagError, LabelError
 from sgpmil.notebook import MOST_ROWS, counted, html_table
 
@@ -43,6 +41,7 @@ class BagDataset:
         BagError: There are no slides, a slide is named twice, or a name cannot be a file's.
 
     Example:
+        >>> import numpy as np
         >>> bags = BagDataset.from_arrays([np.ones((3, 2)), np.ones((1, 2))], labels=[0, 1])
         >>> len(bags), bags.feature_dim, bags[1].label
         (2, 2, 1)
@@ -105,63 +104,23 @@ class BagDataset:
             LabelError: A label is not among the classes.
 
         Example:
+            >>> import numpy as np
             >>> arrays = {"s1": np.ones((3, 2)), "s2": np.zeros((1, 2))}
             >>> BagDataset.from_arrays(arrays, {"s1": "tumor", "s2": "normal"}).labels
             (1, 0)
         """
-        if isinstance(features, Mapping):
-            if slide_ids is not None:
-                raise BagError(
-                    "Expected a dictionary of bags, which has their names, without `slide_ids`, "
-                    "but got both. Leave `slide_ids` out."
-                )
-            slide_ids, features = list(features), list(features.values())
-        instance_labels = _in_order(instance_labels, slide_ids, "instance_labels")
-        coords = _in_order(coords, slide_ids, "coords")
-        if isinstance(labels, Mapping | DataFrame) or _is_by_name(labels, slide_ids):
-            from sgpmil.bags.reading import label_bags
+        from sgpmil.bags.memory_bags import bags_from_arrays
 
-            unlabelled = BagDataset.from_arrays(
-                features,
-                slide_ids=slide_ids,
-                instance_labels=instance_labels,
-                coords=coords,
-                patch_size=patch_size,
-            )
-            table = memory_labels(labels)
-            if case_ids is not None:
-                case_of = dict(zip(unlabelled.slide_ids, case_ids, strict=True))
-                table = replace(table, case_ids=tuple(case_of.get(s, s) for s in table.slide_ids))
-            return label_bags(unlabelled, table, "the labels", class_names)
-        if isinstance(labels, Series):
-            labels = labels.tolist()
-        count = len(features)
-        ids = [f"bag-{i}" for i in range(count)] if slide_ids is None else list(slide_ids)
-        cases = ids if case_ids is None else list(case_ids)
-        columns = {
-            "slide_ids": ids,
-            "case_ids": cases,
-            "labels": labels,
-            "instance_labels": instance_labels,
-            "coords": coords,
-        }
-        for name, column in columns.items():
-            if column is not None and len(column) != count:
-                raise BagError(f"Expected {count} {name}, one for each bag, but got {len(column)}.")
-        indices, target = encode_classes([None] * count if labels is None else labels, class_names)
-        bags = [
-            _memory_bag(
-                array,
-                ids[i],
-                None if coords is None else coords[i],
-                None if instance_labels is None else instance_labels[i],
-                patch_size.get(ids[i]) if isinstance(patch_size, Mapping) else patch_size,
-            ).labelled(indices[i], cases[i])
-            for i, array in enumerate(features)
-        ]
-        dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, target)
-        refuse_mixed_dims(dataset.source, dataset.slide_ids)
-        return dataset
+        return bags_from_arrays(
+            features,
+            labels,
+            slide_ids=slide_ids,
+            case_ids=case_ids,
+            class_names=class_names,
+            instance_labels=instance_labels,
+            coords=coords,
+            patch_size=patch_size,
+        )
 
     @staticmethod
     def from_anndata(
@@ -479,40 +438,3 @@ def refuse_mixed_dims(source: BagSource, slide_ids: Sequence[str]) -> None:
             f"Expected bags of one number of features, but got {shown}. "
             "Use embeddings of one encoder."
         )
-
-
-def _is_by_name(labels: Any, slide_ids: Sequence[str] | None) -> TypeGuard[Series]:
-    """Return whether labels are a Series with slides as its index, not just one in order."""
-    return isinstance(labels, Series) and not {*labels.index}.isdisjoint(slide_ids or ())
-
-
-def _in_order(
-    values: Sequence[Any] | Mapping[str, Any] | None, slide_ids: Sequence[str] | None, name: str
-) -> Sequence[Any] | None:
-    """List what a dictionary holds for each bag; None where it has nothing for one."""
-    if not isinstance(values, Mapping):
-        return values
-    unknown = [key for key in values if slide_ids is None or key not in slide_ids]
-    if unknown:
-        raise BagError(
-            f"Expected `{name}` of named bags, but got {len(unknown)} of others: "
-            f"{listed(unknown)}. Name them as the features are named."
-        )
-    return [values.get(slide_id) for slide_id in slide_ids or ()]
-
-
-def _memory_bag(
-    array: Any, slide_id: str, coords: Any, instance_labels: Any, patch_size: int | None
-) -> Bag:
-    where = Path(slide_id)
-    features = as_features(array if isinstance(array, Tensor) else np.asarray(array), where)
-    count = features.shape[0]
-    return Bag(
-        features,
-        slide_id,
-        coords=None if coords is None else as_coords(np.asarray(coords), count, where),
-        patch_size=patch_size,
-        instance_labels=None
-        if instance_labels is None
-        else as_instance_labels(np.asarray(instance_labels), count, where),
-    )
