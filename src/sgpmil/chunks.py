@@ -33,7 +33,7 @@ def by_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor) ->
         (tensor([[1.],
                 [1.]]), tensor([0., 0.]))
     """
-    bounds = chunk_bounds(len(rows), rows.device)
+    bounds = chunk_bounds(rows.shape[0], rows.device)
     if len(bounds) == 1:
         return function(rows)
     if torch.is_grad_enabled():
@@ -63,6 +63,8 @@ def recomputed(function: Callable[..., Result], *arguments: Tensor) -> Result:
 
 
 def chunk_bounds(num_rows: int, device: torch.device) -> list[tuple[int, int]]:
-    """Return start and end of each chunk of rows."""
+    """Return start and end of each chunk of rows; `torch.export` takes all rows as one."""
+    if torch.compiler.is_exporting():
+        return [(0, num_rows)]
     size = RECOMPUTED_ROWS if torch.is_grad_enabled() else ROWS.get(device.type, ROWS["cpu"])
     return [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)] or [(0, 0)]

@@ -1,6 +1,7 @@
 """Segments of packed rows, one a bag."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,12 @@ class Segments:
         return int(self.offsets[-1])
 
     @property
+    def lengths(self) -> list[int]:
+        """Number of rows of each segment, to cut rows by."""
+        found: list[int] = self.offsets.diff().tolist()
+        return found
+
+    @property
     def sizes(self) -> Int[Tensor, " B"]:
         """Number of rows of each segment."""
         return self.bounds.diff()
@@ -49,3 +56,39 @@ class Segments:
         rows = torch.arange(self.num_rows, device=self.bounds.device)
         # The number of segments that end at or before a row is the number of its own segment.
         return torch.bucketize(rows, self.bounds[1:], right=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OneSegment(Segments):
+    """A single segment, whose length `torch.export` may leave open.
+
+    Args:
+        length: Its number of rows.
+    """
+
+    length: Any
+
+    @staticmethod
+    def of_rows(rows: Tensor) -> "OneSegment":
+        """Return the segment of all rows."""
+        length = rows.shape[0]
+        bounds = torch.arange(2) * length
+        return OneSegment(bounds, bounds, length)
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.length
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of rows, alone in a list."""
+        return [self.length]
+
+    @property
+    def index(self) -> Int[Tensor, " T"]:
+        """Zeros: every row belongs to the segment."""
+        return torch.zeros(self.length, dtype=torch.long)

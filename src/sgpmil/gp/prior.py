@@ -203,4 +203,4 @@ class ScaledRBF:
 
     def variance(self, x: Float[Tensor, "T G"]) -> Float[Tensor, " T"]:
         """See `Covariance`."""
-        return (self.scale + self.constant).expand(len(x))
+        return (self.scale + self.constant).expand(x.shape[0])

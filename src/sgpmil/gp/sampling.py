@@ -108,7 +108,7 @@ def _draw_alone(
         posterior = gp.posterior(x, whitening)
         return posterior.mean + posterior.variance.sqrt() * noise_of_x
 
-    bounds = chunk_bounds(len(inputs), inputs.device)
+    bounds = chunk_bounds(inputs.shape[0], inputs.device)
     if len(bounds) == 1:
         return latent(inputs, epsilon)
     parts = [recomputed(latent, inputs[a:b], epsilon[:, a:b]) for a, b in bounds]

@@ -127,7 +127,7 @@ def carried_rbf_draw(
         mean = mean_weight, mean_bias
         return CarriedRBFDraw.apply(x, z, inverse, functions, *kernel, jitter, *mean, noise)
     x = x.to(z.dtype)
-    variance = (scale + constant).expand(len(x)) + jitter
+    variance = (scale + constant).expand(x.shape[0]) + jitter
     Kzx = rbf_covariance(z, x, lengthscale, scale, constant)
     drawn = carried_draw(Kzx, inverse, functions, variance, noise)
     if mean_weight is None or mean_bias is None:

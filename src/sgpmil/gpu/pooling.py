@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from sgpmil.bags.segments import Segments
+from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.gpu.programs import ceil_div, power_of_two, program, runs_triton
 from sgpmil.gpu.rows import bag_of
 from sgpmil.shapes import Float, Int
@@ -42,6 +42,8 @@ def bag_softmax(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tenso
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     if runs_triton(values):
         return SegmentSoftmax.apply(values, segments.bounds)
+    if isinstance(segments, OneSegment):
+        return values.softmax(1)
     index = segments.index
     floor = values.new_full((len(values), len(segments)), -torch.inf)
     peak = floor.scatter_reduce(1, index.expand_as(values), values.detach(), "amax")
@@ -65,7 +67,7 @@ def pool(
     if runs_triton(weights):
         return SegmentPool.apply(weights, embeddings, segments.bounds)
     # One product for each bag: S×N×H is never formed.
-    sizes = segments.offsets.diff().tolist()
+    sizes = segments.lengths
     parts = zip(weights.split(sizes, dim=1), embeddings.to(weights.dtype).split(sizes), strict=True)
     return torch.stack([weight @ embedding for weight, embedding in parts])
 
@@ -79,6 +81,8 @@ def bag_sum(values: Float[Tensor, "S T"], segments: Segments) -> Float[Tensor, "
     """
     if runs_triton(values):  # to add by index is not deterministic on a GPU
         return pool(values, values.new_ones(values.shape[1], 1), segments)[:, :, 0].T
+    if isinstance(segments, OneSegment):
+        return values.sum(1, keepdim=True)
     total = values.new_zeros(len(values), len(segments))
     return total.index_add(1, segments.index, values)
 

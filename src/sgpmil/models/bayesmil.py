@@ -209,6 +209,21 @@ class BayesMIL(MILModel):
         return self.settings.spatial
 
     @property
+    def takes_noise(self) -> bool:
+        """See `MILModel`."""
+        return True
+
+    @property
+    def not_exportable(self) -> str:
+        """The patch grid is searched for neighbours."""
+        if not self.settings.spatial or self._grid == _WITHOUT_GRID:
+            return ""
+        return (
+            "smooths attention over neighbouring patches, which it finds by a search in sorted "
+            "coordinates, for which ONNX has no operator. Train with the setting spatial false."
+        )
+
+    @property
     def variational_layers(self) -> tuple[VariationalLinear, ...]:
         """The layers whose weights are distributions."""
         return self.gate, self.value, self.attention, self.classifier

@@ -352,6 +352,22 @@ class MILModel(nn.Module, ABC):
         return False
 
     @property
+    def not_exportable(self) -> str:
+        """Reason why prediction cannot be a graph for other runtimes; empty where it can.
+
+        A sentence of which the model's name is the subject.
+        """
+        return ""
+
+    @property
+    def takes_noise(self) -> bool:
+        """Return whether `forward` takes a source of noise as its second argument."""
+        return False
+
+    def freeze(self) -> None:
+        """Compute once what depends on the weights alone; they do not change any more."""
+
+    @property
     def in_warmup(self) -> bool:
         """Return whether the loss still leaves out terms, because `epoch` is too small."""
         return False

@@ -125,6 +125,14 @@ class DGRMIL(MILModel):
         """Return whether the loss still leaves out the diversity and triplet terms."""
         return self.epoch < self.settings.warmup_epochs
 
+    @property
+    def not_exportable(self) -> str:
+        """The number of instances decides on the arithmetic."""
+        return (
+            "attends exactly in small bags and through landmarks in larger ones, so that no single "
+            "graph fits every number of instances."
+        )
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         features = self.prepare(batch.features)
@@ -138,7 +146,7 @@ class DGRMIL(MILModel):
         attended, _ = self.instance_attention(instances, batch.segments)
         attended = self.instance_norm(attended)
         bag_embeddings, attention = [], []
-        for bag in attended.split(batch.offsets.diff().tolist()):
+        for bag in attended.split(batch.segments.lengths):
             # The class token alone: the output of the lesions is not used.
             found, weights = self.cross_attention(tokens[:1], bag, bag)
             bag_embeddings.append(found[0])

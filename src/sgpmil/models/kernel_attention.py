@@ -29,16 +29,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.segments import Segments
 from sgpmil.models.contract import MILModel, ModelOutput, ModelSettings, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.pooling import bag_softmax, pool
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
-from sgpmil.shapes import Float, Int
+from sgpmil.shapes import Float
 
 AttentionKernel = Literal["gaussian", "dot", "inverse-quadratic", "laplace", "module"]
 _SCALED = ("gaussian", "inverse-quadratic")
 _ABSOLUTE = ("laplace", "module")
 _BLOCK_ENTRIES = 2**24
+_EXPORTED_BLOCKS = 32
+"""Blocks of an exported graph: of 50,000 instances, a block has 80 million entries."""
 _BLOCK_ENTRIES_L1 = 2**20  # the derivative of such a distance holds Q numbers an entry
 
 
@@ -99,12 +102,10 @@ class KernelSelfAttention(nn.Module):
         self.residual = nn.Parameter(torch.tensor(residual))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale))) if kernel in _SCALED else None
 
-    def forward(
-        self, embeddings: Float[Tensor, "T H"], offsets: Int[Tensor, " _"]
-    ) -> Float[Tensor, "T H"]:
+    def forward(self, embeddings: Float[Tensor, "T H"], segments: Segments) -> Float[Tensor, "T H"]:
         """Attend within each bag, and add the result to the embeddings."""
         # Split at once: the gradient of a slice is as large as what it was taken from.
-        sizes = offsets.diff().tolist()
+        sizes = segments.lengths
         parts = (f(embeddings).split(sizes) for f in (self.query, self.key, self.value))
         found = [block for bag in zip(*parts, strict=True) for block in self._rows(*bag)]
         return embeddings + self.residual * torch.cat(found)
@@ -115,6 +116,8 @@ class KernelSelfAttention(nn.Module):
         keys: Float[Tensor, "N Q"],
         values: Float[Tensor, "N H"],
     ) -> list[Float[Tensor, "_ H"]]:
+        if torch.compiler.is_exporting():
+            return self._few_blocks(queries, keys, values)
         blocks = queries.split(max(1, self.block_entries // len(keys)))
         if len(blocks) == 1 or not torch.is_grad_enabled():
             return [self._attend(block, keys, values) for block in blocks]
@@ -124,6 +127,21 @@ class KernelSelfAttention(nn.Module):
             )
             for block in blocks
         ]
+
+    def _few_blocks(
+        self,
+        queries: Float[Tensor, "N Q"],
+        keys: Float[Tensor, "N Q"],
+        values: Float[Tensor, "N H"],
+    ) -> list[Float[Tensor, "_ H"]]:
+        """Attend in a fixed number of blocks, for a graph that has no loop over its rows."""
+        num_rows = queries.shape[0]
+        of_block = (num_rows + _EXPORTED_BLOCKS - 1) // _EXPORTED_BLOCKS
+        # Blocks beyond the last row repeat it.
+        rows = torch.arange(_EXPORTED_BLOCKS * of_block).clamp(max=num_rows - 1)
+        blocks = queries.index_select(0, rows).view(_EXPORTED_BLOCKS, of_block, -1)
+        found = torch.cat([self._attend(block, keys, values) for block in blocks.unbind(0)])
+        return [found.index_select(0, torch.arange(num_rows))]
 
     def _attend(
         self,
@@ -205,7 +223,7 @@ class KernelAttention(MILModel):
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.dropout(self.through(self.mlp, batch.features))
-        embeddings = self.self_attention(embeddings, batch.offsets)
+        embeddings = self.self_attention(embeddings, batch.segments)
         attention_logits = self.attention(self.value(embeddings).tanh()).T
         attention = bag_softmax(attention_logits, batch.segments)
         return ModelOutput(

@@ -142,6 +142,7 @@ class MixMIL(MILModel):
         self.register_buffer("effect_mean", torch.zeros(rows, num_heads))
         self.register_buffer("effect_std", torch.ones(rows, num_heads))
         self.register_buffer("bags_seen", torch.zeros(num_outputs))
+        self._frozen: Tensor | None = None
 
     def forward(self, batch: BagBatch, noise: Noise | None = None) -> ModelOutput:
         """Classify the bags of a packed batch.
@@ -161,6 +162,11 @@ class MixMIL(MILModel):
         return self._output(
             batch, found, self.effect_mean[rows], self.effect_std[rows], has_mean=True
         )
+
+    def freeze(self) -> None:
+        """Keep the functions of prediction."""
+        self._frozen = None
+        self._frozen = self._mean_and_draws(None)
 
     def kl(self) -> Float[Tensor, ""]:
         """Divergence of the effects' posterior from their prior."""
@@ -225,6 +231,8 @@ class MixMIL(MILModel):
 
     def _mean_and_draws(self, noise: Noise | None) -> Float[Tensor, "R P E"]:
         """The functions of prediction: first the posterior's mean, then the samples."""
+        if noise is None and self._frozen is not None:
+            return self._frozen
         # Always the same seed: the model keeps statistics of each function.
         source = noise or RepeatableNoise()
         draws = self.posterior.draw(source, self.settings.num_samples)
@@ -239,7 +247,7 @@ class MixMIL(MILModel):
             scale = z.square().mean(1, keepdim=True).clamp(min=_MIN_STD**2).sqrt()
             weights = bag_softmax(u @ x.T, batch.segments)
             values = (z / scale) @ x.T
-            ones = x.new_ones(len(x), 1)
+            ones = x.new_ones(x.shape[0], 1)
             effects = pool(weights * values, ones, batch.segments).squeeze(2).T
         return _Mixture(
             weights=weights.unflatten(0, shape),

@@ -221,7 +221,7 @@ class NystromAttention(nn.Module):
         parts = projected.unflatten(1, (3, self.num_heads, -1)).permute(1, 2, 0, 3)
         queries, keys, values = parts.unbind(0)
         queries = queries * queries.shape[-1] ** -0.5
-        sizes = segments.offsets.diff().tolist()
+        sizes = segments.lengths
         return list(zip(*(x.split(sizes, 1) for x in (queries, keys, values)), strict=True))
 
     def _padding(self, length: int) -> int:
@@ -246,7 +246,7 @@ class NystromAttention(nn.Module):
         self, projected: Float[Tensor, "T e"], segments: Segments
     ) -> list[_Landmarks | None]:
         """Return the landmarks of sequences with more tokens than landmarks, or with padding."""
-        sizes = segments.offsets.diff().tolist()
+        sizes = segments.lengths
         has_any = [self.zero_padding or size > self.num_landmarks for size in sizes]
         if not any(has_any):
             return [None] * len(sizes)
@@ -264,7 +264,7 @@ class NystromAttention(nn.Module):
         padding = -segments.sizes % m if self.zero_padding else torch.zeros_like(segments.sizes)
         padded = segments.sizes + padding
         shift = padding - segments.bounds[:-1]
-        position = torch.arange(len(rows), device=rows.device) + shift[index]
+        position = torch.arange(rows.shape[0], device=rows.device) + shift[index]
         mark = index * m + position * m // padded[index]
         # Part s begins at the first position p with floor(p m / n) = s.
         edges = (torch.arange(m + 1, device=rows.device) * padded.unsqueeze(1) + m - 1) // m

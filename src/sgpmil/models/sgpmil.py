@@ -159,6 +159,7 @@ class SGPMIL(MILModel):
         self.register_buffer(
             "preserved", torch.zeros(in_dim, num_preserved) if num_preserved else None
         )
+        self._frozen: tuple[InputFrame, Whitening] | None = None
         self.classifier = nn.Linear(hidden_dim, num_outputs)
         scale = settings.classifier_scale
         self.classifier_log_sd: nn.Parameter | None = None
@@ -173,6 +174,27 @@ class SGPMIL(MILModel):
         own_kernel = few and ScaledRBF.of(self.gp.kernel) is not None
         is_joint = self.settings.sampling == "full"
         return Recordable.STEPS if own_kernel and not is_joint else Recordable.NOTHING
+
+    @property
+    def takes_noise(self) -> bool:
+        """See `MILModel`."""
+        return True
+
+    @property
+    def not_exportable(self) -> str:
+        """The exact joint draw factorises a matrix of all pairs of instances."""
+        if self.settings.sampling != "full":
+            return ""
+        return (
+            "draws all instances of a slide jointly (sampling 'full'), by a Cholesky factor of "
+            "their covariance, for which ONNX has no operator. Train with the setting sampling "
+            "'inducing'."
+        )
+
+    def freeze(self) -> None:
+        """Keep the inducing points and the factor of their covariance."""
+        self._frozen = None
+        self._frozen = self._inducing()
 
     @property
     def _weighs_one_fully(self) -> bool:
@@ -252,6 +274,8 @@ class SGPMIL(MILModel):
             return frame, torch.cat([frame(projected), fixed.to(projected.dtype)], dim=1)
 
     def _inducing(self, kept: Float[Tensor, " D"] | None = None) -> tuple[InputFrame, Whitening]:
+        if self._frozen is not None:
+            return self._frozen
         frame, points = self._frame(kept)
         return frame, self.gp.whitening(points)
 

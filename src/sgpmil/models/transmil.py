@@ -84,10 +84,18 @@ class TransMIL(MILModel):
         self.norm = nn.LayerNorm(dim)
         self.classifier = nn.Linear(dim, num_outputs)
 
+    @property
+    def not_exportable(self) -> str:
+        """The number of instances decides on the arithmetic."""
+        return (
+            "attends exactly in small bags and through landmarks in larger ones, so that no single "
+            "graph fits every number of instances."
+        )
+
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.through(self.mlp, batch.features)
-        sizes = batch.offsets.diff().tolist()
+        sizes = batch.segments.lengths
         sides = [math.isqrt(size - 1) + 1 for size in sizes]
         start = self._tokens(embeddings, sizes, sides)
         segments = _token_segments(batch.segments, sides)

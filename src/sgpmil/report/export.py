@@ -9,12 +9,14 @@ from pathlib import Path
 from sgpmil.bags.files import write_text
 from sgpmil.errors import CheckpointError, PredictionError, SettingsError
 from sgpmil.evaluation.assessment import Assessment, assess
+from sgpmil.evaluation.onnx_graph import write_graph
 from sgpmil.models.inducing_patches import InducingPatches
 from sgpmil.options import Options
 from sgpmil.report.model_card import CardContent, model_card
 from sgpmil.runs.description import is_run
 from sgpmil.runs.exported_folder import (
     CARD,
+    GRAPH,
     ExportedFolder,
     check_new_folder,
     is_exported,
@@ -41,6 +43,7 @@ class ExportOptions(Options):
         encoder: Name of the patch encoder, where the embeddings do not state it.
         slide_names: Keep the names of the slides whose patches are in the weights (the inducing
             patches of sgpmil). They may be names of patients.
+        onnx: Write the prediction as a graph too (model.onnx), for programs without PyTorch.
         push_to_hub: Push the folder to the Hugging Face hub, as USER/NAME.
         private: Make it private there.
         overwrite: Replace an exported model.
@@ -52,6 +55,7 @@ class ExportOptions(Options):
     license: str | None = None
     encoder: str | None = None
     slide_names: bool = False
+    onnx: bool = False
     push_to_hub: str | None = None
     private: bool = False
     overwrite: bool = False
@@ -106,6 +110,9 @@ def export_model(options: ExportOptions) -> Exported:
     described = ExportedFolder(model.names, model.infos, content.model.encoders, seen)
     with new_folder(options.to, overwrite=options.overwrite) as folder:
         write_exported(folder, model.models, described)
+        if options.onnx:
+            outputs = write_graph(folder / GRAPH, model.models)
+            content = replace(content, graph_outputs=outputs)
         write_text(folder / CARD, model_card(content))
     address = ""
     if options.push_to_hub is not None:
@@ -123,7 +130,9 @@ def _content(options: ExportOptions, model: TrainedModel) -> CardContent:
     """Collect what the model card tells; a checkpoint without a run has little."""
     named = replace(model, encoders=(options.encoder,) if options.encoder else ())
     content = CardContent(
-        options.name or options.to.resolve().name, named, options.license or "", None
+        options.name or options.to.resolve().name,
+        named,
+        options.license or "",
     )
     place = options.model
     if not is_run(place) and not is_prediction_folder(place):

@@ -49,7 +49,7 @@ class CardContent:
         run: The run that it is of; None for a checkpoint of unknown origin.
         facts: Counts of the run's slides.
         assessment: Measurements of the run; None where it has no labelled test slide.
-        has_graph: Whether an ONNX graph lies beside the card.
+        graph_outputs: Outputs of the ONNX graph beside the card; empty where there is none.
     """
 
     name: str
@@ -58,7 +58,7 @@ class CardContent:
     run: Run | None = None
     facts: RunFacts | None = None
     assessment: Assessment | None = None
-    has_graph: bool = False
+    graph_outputs: tuple[str, ...] = ()
 
 
 def model_card(content: CardContent) -> str:
@@ -83,7 +83,7 @@ def _front_matter(content: CardContent) -> dict[str, Any]:
     found: dict[str, Any] = {"library_name": "sgpmil"}
     if content.license:
         found["license"] = content.license
-    found["tags"] = [*_TAGS, first.model, *(["onnx"] if content.has_graph else [])]
+    found["tags"] = [*_TAGS, first.model, *(["onnx"] if content.graph_outputs else [])]
     values = _metric_values(content)
     if values:
         found["model-index"] = [
@@ -172,9 +172,8 @@ def _prevalence(model: TrainedModel) -> str:
 def _usage(content: CardContent) -> str:
     graph = (
         f"\n`{GRAPH}` is the prediction as a graph for ONNX Runtime: input `features` (N × "
-        f"{content.model.in_dim}), outputs `probabilities`, `probabilities_std`, `attention` and "
-        "`attention_std`.\n"
-        if content.has_graph
+        f"{content.model.in_dim}), outputs {', '.join(f'`{o}`' for o in content.graph_outputs)}.\n"
+        if content.graph_outputs
         else ""
     )
     return (
