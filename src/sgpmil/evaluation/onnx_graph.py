@@ -26,6 +26,7 @@ from sgpmil.bags.bag import NO_LABEL, BagBatch
 from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.errors import CheckpointError, MissingPartError
 from sgpmil.gp.noise import Noise, RepeatableNoise
+from sgpmil.installation import install_command
 from sgpmil.models.contract import MILModel, ModelOutput
 from sgpmil.models.likelihood import probabilities
 from sgpmil.shapes import Float
@@ -194,7 +195,7 @@ def write_graph(path: Path, models: Sequence[MILModel]) -> tuple[str, ...]:
     if missing:
         raise MissingPartError(
             f"Expected the packages onnx, onnxscript and onnxruntime to write a graph, but "
-            f"{', '.join(missing)} is not installed. Install it with: pip install 'sgpmil[export]'."
+            f"{', '.join(missing)} is not installed. Install it with: {install_command('export')}."
         )
     graph = PredictionGraph(models)
     example = torch.randn(
