@@ -9,6 +9,7 @@ import functools
 import inspect
 
 import jaxtyping
+import torch
 from jaxtyping import _decorator
 
 CHECKED_CALLS = 8
@@ -46,6 +47,8 @@ def _check_first_calls(function=None, *, typechecker):
     def first_calls_checked(*args, **kwargs):
         nonlocal checked, test, left
         __tracebackhide__ = True
+        if torch.compiler.is_exporting():  # sizes are symbols
+            return function(*args, **kwargs)
         if test != _test:
             test, left = _test, CHECKED_CALLS
         if not left:

@@ -64,7 +64,6 @@ def assert_same(found, expected):
         np.testing.assert_allclose(value, values[name], atol=1e-4, err_msg=name)
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_graph_gives_what_predict_gives(name, tmp_path):
     model = built(name)
@@ -91,7 +90,6 @@ def assert_same_mean(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("name", ["abmil", "mixmil"])
 def test_several_folds_are_one_graph(name, tmp_path):
     models = [built(name, seed) for seed in range(2)]
@@ -102,7 +100,6 @@ def test_several_folds_are_one_graph(name, tmp_path):
     assert_same(run(tmp_path / "m.onnx", bag), predict(models, [bag]).predictions[0])
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
 def test_noise_repeats_itself_after_a_period():
     graph = PredictionGraph([built("sgpmil")])
     noise = graph.store.get_buffer("noise_0_0_instance_15")
