@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.errors import SettingsError
 from sgpmil.runs.run import Run
 from sgpmil.training import fabric
-from sgpmil.training.fabric import named_logger, start_fabric, termination_interrupts
+from sgpmil.training.fabric import start_fabric, termination_interrupts
 
 from .conftest import StopHere, epochs_of, file_weights, stop_after, toy_bags, train
 
@@ -85,54 +85,6 @@ def test_a_logger_is_told_of_a_failure():
         train(loggers=[notes], on_epoch=stop_after(1))
     assert len(notes.metrics) == 2
     assert notes.status == ["failed"]
-
-
-def test_tensorboard_writes_beside_the_metrics(tmp_path):
-    pytest.importorskip("tensorboard")
-    train(tmp_path, epochs=2, logger="tensorboard")
-    assert list((tmp_path / "tensorboard").glob("events.*"))
-    assert epochs_of(tmp_path) == [0, 1]
-
-
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_loggers_of_lightning_need_lightning(tmp_path, monkeypatch, name):
-    without(monkeypatch, "lightning", "pytorch_lightning")
-    with pytest.raises(MissingPartError, match=f"'{name}' .*pip install lightning {name}") as found:
-        train(tmp_path, logger=name)
-    assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "build"),
-    [("tensorboard", "TensorBoardLogger"), ("mlflow", "MLFlowLogger"), ("wandb", "WandbLogger")],
-)
-def test_a_logger_whose_package_is_not_installed_is_named(tmp_path, monkeypatch, name, build):
-    def missing(*args, **options):
-        raise ModuleNotFoundError(name)
-
-    loggers = SimpleNamespace(**{build: missing})
-    monkeypatch.setattr(fabric, "import_module", lambda _: loggers)
-    with pytest.raises(MissingPartError, match=f"'{name}' .*pip install {name}"):
-        named_logger(name, tmp_path)
-
-
-def test_lightnings_loggers_write_into_the_run(monkeypatch, tmp_path):
-    made = []
-
-    def build(*names, **options):
-        made.append((names, options))
-        return Notes()
-
-    loggers = SimpleNamespace(MLFlowLogger=build, WandbLogger=build)
-    monkeypatch.setattr(fabric, "import_module", lambda _: loggers)
-    folder = tmp_path / "fold-0"
-    assert named_logger("csv", folder) is None
-    named_logger("mlflow", folder)
-    named_logger("wandb", folder)
-    assert made == [
-        (("sgpmil",), {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}),
-        ((), {"project": "sgpmil", "save_dir": str(folder), "offline": True}),
-    ]
 
 
 # Signals

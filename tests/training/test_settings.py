@@ -50,7 +50,6 @@ def unchecked():
         ("select", "worst"),
         ("precision", "8"),
         ("device", "tpu"),
-        ("logger", "paper"),
         ("optimiser", "adagrad"),
         ("schedule", "linear"),
         ("validation", "no"),

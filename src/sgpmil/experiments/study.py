@@ -92,8 +92,7 @@ class Job:
         """The file of its result, with the settings that the result must have."""
         resolved = resolve_settings(self.variant.model, self.variant.settings)
         training = asdict(self.training)
-        for name in ("device", "logger"):  # where it ran, not what
-            del training[name]
+        del training["device"]  # where it ran, not what
         return JobFile(
             data_set=self.data_set.name,
             variant=self.variant.name,

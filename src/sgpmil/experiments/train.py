@@ -3,9 +3,11 @@
 The command ``sgpmil train`` calls `train`.
 """
 
+import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from sgpmil.bags.dataset import BagDataset
@@ -16,8 +18,11 @@ from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.bags.steps import ColumnOptions
 from sgpmil.errors import SettingsError
 from sgpmil.experiments.recipe import DataSection, Recipe, load_recipe, starter_recipe
+from sgpmil.models.registry import resolve_settings
 from sgpmil.report.figures.run_figures import write_run_figures
+from sgpmil.runs.prediction_files import write_predictions_csv
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
+from sgpmil.training.tracking import TrackedResults, Tracker, tracked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,9 @@ class TrainOptions(ColumnOptions):
         skip_missing: Leave out slides without a label, labels without a slide, and unknown slides
             of the splits, instead of stopping.
         skip_bad: Leave out damaged and non-finite bags, instead of stopping.
+        track: Record settings, curves, results, figures and predictions of the run with
+            tensorboard, mlflow or wandb; may be repeated. Nothing leaves this machine unless the
+            tracker's own environment variables say so.
         cache: Packed store to make of the bags and read from.
         shared_case: A patient in two parts of a fold is an error, or (published splits) a warning.
         resume: Continue an interrupted run.
@@ -84,6 +92,7 @@ class TrainOptions(ColumnOptions):
     classes: tuple[str, ...] | None = None
     skip_missing: bool = False
     skip_bad: bool = False
+    track: tuple[str, ...] = ()
     cache: Path | None = None
     shared_case: Literal["error", "warn"] | None = None
     resume: bool = False
@@ -157,22 +166,75 @@ def train(
     recipe = options.load_recipe()
     bags, folds = read_data(recipe.data)
     on_data(recipe, bags, folds)
-    result = run_recipe(
-        recipe,
-        bags,
-        folds,
-        options.run,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        only_folds=options.fold or None,
-        folds_at_once=options.folds_at_once,
-        devices=options.devices,
-        num_nodes=options.num_nodes,
-        strategy=options.strategy,
-        progress=show_progress,
-    )
-    figures = write_run_figures(options.run / "figures", result.predictions)
+    with tracked(options.track, options.run, tracked_settings(recipe)) as trackers:
+        result = run_recipe(
+            recipe,
+            bags,
+            folds,
+            options.run,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            only_folds=options.fold or None,
+            folds_at_once=options.folds_at_once,
+            devices=options.devices,
+            num_nodes=options.num_nodes,
+            strategy=options.strategy,
+            progress=show_progress,
+            loggers=trackers,
+        )
+        figures = write_run_figures(options.run / "figures", result.predictions)
+        if trackers:
+            track_results(trackers, result, figures)
     return TrainedRun(recipe, result, tuple(figures))
+
+
+def tracked_settings(recipe: Recipe) -> dict[str, str]:
+    """Return the settings of a recipe by name, with those that a model has by default."""
+    model = resolve_settings(recipe.model.name, recipe.model.settings)
+    data = {name: value for name, value in recipe.data.model_dump().items() if value is not None}
+    return {
+        "model": recipe.model.name,
+        **{f"model.{name}": str(value) for name, value in vars(model).items()},
+        **{f"training.{name}": str(value) for name, value in asdict(recipe.training).items()},
+        **{f"data.{name}": str(value) for name, value in data.items()},
+    }
+
+
+def track_results(
+    trackers: Sequence[Tracker], result: CrossValidation, figures: Sequence[Path]
+) -> None:
+    """Give the results of a run to its trackers."""
+    summary = result.summary()
+    names = [fold.fold for fold in result.metrics]
+    with TemporaryDirectory() as folder:
+        files, header, rows = [], [], []
+        for name, table in zip(names, result.predictions, strict=True):
+            files.append(Path(folder) / f"predictions-fold-{name}.csv")
+            write_predictions_csv(files[-1], table)
+            with files[-1].open(newline="", encoding="utf-8") as file:
+                first, *others = csv.reader(file)
+            header = ["fold", *first]
+            rows += [[name, *cells] for cells in others]
+        results = TrackedResults(
+            folds={
+                name: {metric.name: metric.values[i] for metric in summary}
+                for i, name in enumerate(names)
+            },
+            summary={
+                key: value
+                for metric in summary
+                for key, value in (
+                    (f"mean_{metric.name}", metric.mean),
+                    (f"sd_{metric.name}", metric.sd),
+                )
+            },
+            figures={path.stem: path for path in figures},
+            header=header,
+            rows=rows,
+            files=files,
+        )
+        for tracker in trackers:
+            tracker.log_results(results)
 
 
 def write_starter_recipe(path: Path, *, overwrite: bool = False) -> None:

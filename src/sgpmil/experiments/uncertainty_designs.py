@@ -91,11 +91,7 @@ class Design:
             SettingsError: The model or a setting does not exist, or a value is impossible.
         """
         training = asdict(resolve_training(self.model, self.training))
-        for name in (
-            "seed",
-            "device",
-            "logger",
-        ):  # the seed is the job's; the others decide nothing
+        for name in ("seed", "device"):  # the seed is the job's; the device decides nothing
             del training[name]
         return {
             "model": self.model,

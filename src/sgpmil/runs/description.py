@@ -176,6 +176,7 @@ def refuse_other_settings(
             "`overwrite=True`."
         )
     old, new = {**_BEFORE, **_flat(before)}, {**_BEFORE, **_flat(_as_json(settings))}
+    old.pop("training.logger", None)  # an earlier setting, which decided nothing
     if "training.prevalence" in new:
         old.setdefault("training.prevalence", earlier_prevalence(before.get("training", {})))
     differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))

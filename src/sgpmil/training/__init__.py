@@ -10,7 +10,8 @@
 - `batches`, `optimisers`: what a step is taken with
 - `fold_files`: the files of a fold's training
 - `turns`: folds side by side on a GPU
-- `fabric`: devices, processes and loggers; the only module that imports Fabric
+- `tracking`: a record of a run by TensorBoard, MLflow or Weights & Biases
+- `fabric`: devices and processes; the only module that imports Fabric
 """
 
 from typing import TYPE_CHECKING

@@ -408,8 +408,6 @@ def default_folds_at_once(
     largest = sum(sorted(bags.num_instances)[-settings.bags_per_step :])
     if not can_record(model, settings, bags) or largest > MOST_ROWS:
         return 1
-    if settings.logger == "wandb":  # it writes all folds of a process into one run
-        return 1
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     width = model.in_dim + sum(layer.out_features for layer in layers)
     need = filled_rows(largest) * width * _VALUE_BYTES + model.num_parameters() * _PARAMETER_BYTES

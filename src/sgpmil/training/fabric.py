@@ -1,4 +1,4 @@
-"""Lightning Fabric: devices, processes and loggers.
+"""Lightning Fabric: devices and processes.
 
 This is the only module that imports Fabric, and it does so when a training starts: the import is
 slow. Fabric chooses the devices, starts the processes and lets them exchange tensors. Precision
@@ -12,13 +12,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
-from sgpmil.errors import MissingPartError, SettingsError
+from sgpmil.errors import SettingsError
 from sgpmil.processes import compute_device, handle_signal
 
 if TYPE_CHECKING:
@@ -64,33 +63,6 @@ def start_fabric(
             ) from error
 
 
-def named_logger(name: str, folder: Path) -> Logger | None:
-    """Return the logger of a name; None for ``csv``, since ``metrics.csv`` is always written.
-
-    Args:
-        name: ``csv``, ``tensorboard``, ``mlflow`` or ``wandb``.
-        folder: Folder of the fold.
-
-    Raises:
-        MissingPartError: A package that the logger needs is not installed.
-    """
-    if name == "csv":
-        return None
-    try:
-        if name == "tensorboard":
-            build = _fabric_package(".loggers").TensorBoardLogger
-            return build(str(folder), name="tensorboard", version="")
-        loggers = _lightning_loggers(name)
-        if name == "mlflow":
-            uri = f"sqlite:///{folder.parent / 'mlflow.db'}"
-            return loggers.MLFlowLogger("sgpmil", tracking_uri=uri)
-        return loggers.WandbLogger(project="sgpmil", save_dir=str(folder), offline=True)
-    except ModuleNotFoundError as error:
-        raise MissingPartError(
-            f"The logger '{name}' needs a package that is not installed: pip install {name}."
-        ) from error
-
-
 def _fabric_package(module: str) -> Any:
     try:
         return import_module(f"lightning_fabric{module}")
@@ -98,18 +70,6 @@ def _fabric_package(module: str) -> Any:
         # The package `lightning` contains Fabric too, and imports torchvision in passing.
         _allow_torchvision()
         return import_module(f"lightning.fabric{module}")
-
-
-def _lightning_loggers(name: str) -> Any:
-    _allow_torchvision()
-    for package in ("lightning.pytorch.loggers", "pytorch_lightning.loggers"):
-        try:
-            return import_module(package)
-        except ModuleNotFoundError:
-            continue
-    raise MissingPartError(
-        f"The logger '{name}' is Lightning's, which is not installed: pip install lightning {name}."
-    )
 
 
 def _allow_torchvision() -> None:

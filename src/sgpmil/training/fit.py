@@ -26,7 +26,6 @@ from sgpmil.training.fabric import (
     Fabric,
     Logger,
     deterministic,
-    named_logger,
     start_fabric,
     termination_interrupts,
 )
@@ -136,7 +135,6 @@ def fit_fold(
     val = None if val is None else where_it_fits(val, device)
     place = folder if fabric.is_global_zero else None
     files = FoldFiles(place, settings.seed)
-    named = None if place is None else named_logger(settings.logger, place)
     with deterministic():
         sample = _sample(train, settings.seed).to(device)
         network.to(device).initialise(sample, seed=settings.seed)
@@ -157,7 +155,7 @@ def fit_fold(
             fabric,
             files,
             callbacks=callbacks,
-            loggers=[*loggers, *([] if named is None else [named])],
+            loggers=loggers,
             on_epoch=on_epoch,
         )
         try:

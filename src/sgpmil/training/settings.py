@@ -23,7 +23,6 @@ Monitor = Literal["loss", "balanced_accuracy", "auc"]
 Select = Literal["last", "best"]
 Validation = Literal["required", "optional"]
 Precision = Literal["auto", "32", "64", "bf16", "16"]
-LoggerName = Literal["csv", "tensorboard", "mlflow", "wandb"]
 
 _CHOICES: dict[str, Any] = {
     "optimiser": Optimiser,
@@ -32,7 +31,6 @@ _CHOICES: dict[str, Any] = {
     "select": Select,
     "validation": Validation,
     "precision": Precision,
-    "logger": LoggerName,
 }
 
 
@@ -81,7 +79,6 @@ class TrainingSettings:
             ``auto`` is ``bf16`` on GPUs that have it, and ``32`` elsewhere.
         seed: Seed of everything that is drawn.
         device: ``auto``, ``cpu``, ``gpu``, or one of several GPUs, such as ``cuda:1``.
-        logger: Logger that receives the curves besides ``metrics.csv``.
     """
 
     epochs: int = 30
@@ -109,7 +106,6 @@ class TrainingSettings:
     precision: Precision = "auto"
     seed: int = 0
     device: str = "auto"
-    logger: LoggerName = "csv"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "bags_per_step", "accumulate_steps", "decay_epochs"):
