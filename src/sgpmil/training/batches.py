@@ -12,6 +12,7 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.sources import MemorySource
 from sgpmil.bags.store import PackedStore, StoreReader
 from sgpmil.gpu.resident import DeviceSource
 
@@ -85,8 +86,11 @@ class PackedBatches:
 
 def read_ahead(batches: PackedBatches, device: torch.device) -> Iterator[BagBatch]:
     """Yield batches on a device, each read while the one before it is computed with."""
-    if isinstance(batches.dataset.source, DeviceSource):
-        # Nothing is read, and packing is computed on this thread's stream.
+    source = batches.dataset.source
+    if isinstance(source, DeviceSource) or (
+        isinstance(source, MemorySource) and device.type == "cpu"
+    ):
+        # Nothing is read. On a GPU, packing is computed on this thread's stream.
         for number in range(len(batches)):
             yield batches[number].to(device, non_blocking=True)
         return

@@ -15,6 +15,7 @@ record: its name is in ``tracking.json`` of the run.
 import json
 import math
 import os
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,8 +106,8 @@ class Tracker(ABC):
 
     def _require_open(self) -> None:
         if not self._is_open:
-            self._is_open = True
             self._open()
+            self._is_open = True
 
     def _recorded(self) -> dict[str, str]:
         """Return the names by which the tracker knows this run and its folds."""
@@ -237,7 +238,7 @@ class WandbTracker(Tracker):
     def _open(self) -> None:
         self._wandb = import_module("wandb")
         before = self._recorded()
-        name = before.get("run") or self._wandb.util.generate_id()
+        name = before.get("run") or uuid.uuid4().hex[:8]
         self._record({"run": name})
         self._opened = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
