@@ -57,7 +57,7 @@ def test_results_of_other_settings_are_refused_until_told_otherwise(tmp_path, se
     other = replace(FILE, settings=settings)
     with pytest.raises(RunFolderError, match=said) as error:
         unfinished([other], tmp_path, overwrite=False)
-    assert "--overwrite" in str(error.value)
+    assert "`overwrite=True`" in str(error.value)
     assert unfinished([other], tmp_path, overwrite=True) == [other]
 
 
@@ -106,7 +106,7 @@ def test_a_plan_grows_by_what_is_asked_for(tmp_path):
 
 def test_results_of_other_conditions_are_refused(tmp_path):
     plan = StudyPlan().joined([FILE], {"epochs": None}, tmp_path)
-    with pytest.raises(RunFolderError, match=r"epochs of each model's own .* but got 2.*--out"):
+    with pytest.raises(RunFolderError, match=r"epochs of each model's own .* but got 2.*`out`"):
         plan.joined([FILE], {"epochs": 2}, tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_threads_are_given_back():
 
 
 def test_no_process_is_refused():
-    with pytest.raises(SettingsError, match="--jobs"):
+    with pytest.raises(SettingsError, match="`jobs`"):
         run_all(_square, [1], processes=0, on_change=print, on_done=print, on_death=print)
 
 

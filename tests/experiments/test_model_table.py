@@ -118,7 +118,7 @@ def test_undefined_metrics_are_a_dash(finished):
     assert of["colon", "mean-pool"]["instance AUC, attention"] == "0.500 ± 0.000"
     text = write_table(finished, read_rows(finished))[0].read_text()
     assert "nan" not in text
-    assert "--epochs 2" in text
+    assert "but for the epochs, which are 2." in text
 
 
 def test_says_what_was_asked_for_not_what_is_usual(finished):

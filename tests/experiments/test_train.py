@@ -40,7 +40,7 @@ def test_folds_are_made_where_none_are_given(tmp_path, rng):
 
 def test_bags_without_labels_ask_for_them(tmp_path, rng):
     pack_bags(BagDataset.from_arrays([rng.normal(size=(3, 2))] * 4), tmp_path / "store")
-    with pytest.raises(SettingsError, match="--labels"):
+    with pytest.raises(SettingsError, match="`labels`"):
         read_data(load_recipe(values={"data.features": tmp_path / "store"}).data)
 
 

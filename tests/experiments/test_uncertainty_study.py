@@ -40,7 +40,7 @@ def test_seeds_as_text(text, seeds):
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "3-", "2-1", "0-5000", "999999"])
 def test_bad_seeds_are_refused(text):
-    with pytest.raises(SettingsError, match="--seeds"):
+    with pytest.raises(SettingsError, match="`seeds`"):
         parse_seeds(text)
 
 

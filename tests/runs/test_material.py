@@ -71,7 +71,7 @@ def test_embeddings_that_moved_are_missed_in_a_sentence_unless_they_were_named(r
     (tmp_path / "features").rename(tmp_path / "elsewhere")
     found = read_material(run)
     assert found.bags is None
-    assert "--features" in found.bags_missing
+    assert "`features`" in found.bags_missing
     assert read_material(run, features=tmp_path / "elsewhere").bags is not None
     with pytest.raises(BagError):
         read_material(run, features=tmp_path / "nowhere")
@@ -108,7 +108,7 @@ def test_what_a_slide_says_of_its_pixels_counts_more_than_the_option(run, tmp_pa
 
 @pytest.mark.parametrize("mpp", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_pixels_are_refused(run, mpp):
-    with pytest.raises(SettingsError, match="--mpp above 0"):
+    with pytest.raises(SettingsError, match="`mpp` above 0"):
         read_material(run, mpp=mpp)
 
 
@@ -145,7 +145,7 @@ def test_annotations_are_outlined_and_label_the_patches(run, tmp_path):
 
 def test_a_run_of_which_nothing_is_done_cannot_be_explained(tmp_path):
     Run.create(tmp_path / "run", (Fold("0", ("c",), (), ("a",)),), {"model": "abmil"})
-    with pytest.raises(ExplanationError, match="--resume"):
+    with pytest.raises(ExplanationError, match="`resume=True`"):
         read_material(tmp_path / "run")
 
 

@@ -125,7 +125,7 @@ def test_tested_folds_have_instances_and_their_own_validation_slides(run):
     assert first.test.predictions[0].instances is not None
     assert first.validation.slide_ids == ("c",)
     assert second.validation is None
-    with pytest.raises(PredictionError, match="no --validation for the run"):
+    with pytest.raises(PredictionError, match="no `validation` for the run"):
         open_results(run.path, run.path / "fold-first").load()
 
 

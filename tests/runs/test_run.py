@@ -81,7 +81,7 @@ def test_an_empty_folder_is_a_new_one(tmp_path):
 def test_an_existing_run_is_refused_and_left_alone(tmp_path):
     Run.create(tmp_path, FOLDS, SETTINGS)
     before = files_under(tmp_path)
-    with pytest.raises(RunFolderError, match=r"exists already.*--resume.*--overwrite"):
+    with pytest.raises(RunFolderError, match=r"exists already.*`resume=True`.*`overwrite=True`"):
         Run.create(tmp_path, FOLDS, SETTINGS)
     assert files_under(tmp_path) == before
 
@@ -164,7 +164,7 @@ def test_a_folder_that_is_not_a_run_is_never_touched(tmp_path, how, files):
 def test_a_damaged_description_can_be_overwritten_but_not_resumed(tmp_path):
     Run.create(tmp_path, FOLDS, SETTINGS)
     (tmp_path / "run.json").write_text('{"folds": [')
-    with pytest.raises(RunFolderError, match=r"run\.json, but it is damaged.*--overwrite"):
+    with pytest.raises(RunFolderError, match=r"run\.json, but it is damaged.*`overwrite=True`"):
         Run.create(tmp_path, FOLDS, SETTINGS, resume=True)
     Run.create(tmp_path, FOLDS, SETTINGS, overwrite=True)
     assert list(Run.open(tmp_path).folds) == ["0", "1"]
@@ -284,7 +284,7 @@ def test_the_folds_of_a_run_keep_their_names_and_slides(tmp_path):
 
 def test_a_fold_is_read_without_and_with_the_scores_of_its_instances(tmp_path):
     fold = Run.create(tmp_path, FOLDS, SETTINGS).folds["0"]
-    with pytest.raises(PredictionError, match=r"fold 0 .* not done.*--resume"):
+    with pytest.raises(PredictionError, match=r"fold 0 .* not done.*`resume=True`"):
         _ = fold.predictions
     fold.write(table())
     assert all(p.instances is None for p in fold.predictions.predictions)

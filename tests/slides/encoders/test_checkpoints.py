@@ -156,7 +156,7 @@ def test_not_in_the_cache(cache):
     with pytest.raises(
         EncoderError,
         match=r"weights of 'MahmoodLab/UNI' .*Accept the licence at "
-        r"https://huggingface.co/MahmoodLab/UNI .*'hf auth login'.*--weights\.$",
+        r"https://huggingface.co/MahmoodLab/UNI .*'hf auth login'.*`weights`\.$",
     ):
         download_weights("MahmoodLab/UNI")
 
