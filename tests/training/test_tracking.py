@@ -139,11 +139,12 @@ def wandb_records(content):
 @pytest.mark.parametrize("stop", [False, True], ids=["whole", "resumed"])
 @pytest.mark.filterwarnings("ignore")  # of wandb's own dependencies
 def test_wandb(run, results, stop, monkeypatch):
-    pytest.importorskip("wandb", reason="pip install '.[wandb]'; 125 MB of packages")
+    wandb = pytest.importorskip("wandb", reason="pip install '.[wandb]'; 125 MB of packages")
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     track("wandb", run, results, stop=stop)
+    wandb.teardown()  # ends its process, which may still be writing
     history, summary, config, ids = [], {}, {}, set()
     for file in sorted((run / "wandb").glob("offline-run-*/run-*.wandb")):
         for data in wandb_records(file.read_bytes()):
