@@ -139,7 +139,7 @@ class Reviews:
             ReviewError: The file cannot be written.
         """
         if self.read_only:
-            raise ReviewError("Verdicts cannot be saved: the viewer is read-only.")
+            raise ReviewError("Verdicts cannot be saved: the viewer was started with --read-only.")
         saved = datetime.now(UTC).isoformat(timespec="seconds")
         drawn = tuple(tuple((float(x), float(y)) for x, y in ring) for ring in regions)
         review = Review(
