@@ -6,7 +6,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.inspection import ClassCount, InstanceCounts, inspect_folder
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.packing import pack_bags
-from sgpmil.errors import BagError
+from sgpmil.errors import BagError, LabelError
 
 
 def test_good_folder(tmp_path, features, write_trident):
@@ -84,3 +84,21 @@ def test_classic_set(shared_data):
     found = inspect_folder(shared_data / "classic_mil" / "musk1.npz")
     assert (found.num_slides, found.feature_dims) == (92, (166,))
     assert sum(count.num_slides for count in found.class_counts) == 92
+
+
+def test_the_order_of_grades_is_shown_and_asked_for(tmp_path, features, write_trident):
+    for i, name in enumerate("abcd"):
+        write_trident(tmp_path / f"{name}.h5", features(i + 1, 4))
+    labels = LabelTable(tuple("abcd"), tuple("abcd"), ("G5", "NC", "G3", "G5"))
+    plain = inspect_folder(tmp_path, labels)
+    assert [count.name for count in plain.class_counts] == ["NC", "G3", "G5"]
+    assert plain.order == "looks like NC < G3 < G5 (grades): pass --ordinal"
+    known = inspect_folder(tmp_path, labels, ordinal=True)
+    assert known.order == "NC < G3 < G5 (known grades)"
+    given = inspect_folder(tmp_path, labels, classes=("G5", "G3", "NC", "X"), ordinal=True)
+    assert given.order == "G5 < G3 < NC < X (as given)"
+    assert given.class_counts[-1] == ClassCount("X", 0)
+    of_names = LabelTable(tuple("abcd"), tuple("abcd"), ("LUAD", "LUSC", "LUAD", "LUSC"))
+    assert inspect_folder(tmp_path, of_names).order == ""
+    with pytest.raises(LabelError, match="known order, but got 'LUAD', 'LUSC'"):
+        inspect_folder(tmp_path, of_names, ordinal=True)

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgpmil.bags.target import ClassTarget, class_order, encode_classes, read_target
+from sgpmil.bags.target import (
+    ClassTarget,
+    OrdinalTarget,
+    class_order,
+    encode_classes,
+    read_target,
+)
 from sgpmil.errors import LabelError
 
 
@@ -76,3 +82,26 @@ def test_labels_of_any_type_become_class_indices():
     assert encode_classes(np.array([3, 1, 3]), None) == ((1, 0, 1), ClassTarget(("1", "3")))
     assert encode_classes(["b", None], ("a", "b")) == ((1, None), ClassTarget(("a", "b")))
     assert encode_classes([1.0, 0], ("a", "b")) == ((1, 0), ClassTarget(("a", "b")))
+
+
+def test_ordered_classes_need_an_order():
+    assert ClassTarget.of(["G2", "NC", "G1"], ordinal=True) == OrdinalTarget(("NC", "G1", "G2"))
+    assert ClassTarget.of(["10", "9"], ordinal=True) == OrdinalTarget(("9", "10"))
+    given = ClassTarget.of(["b", "a"], ["b", "a", "c"], ordinal=True)
+    assert given == OrdinalTarget(("b", "a", "c"))
+    assert given != ClassTarget(("b", "a", "c"))
+    with pytest.raises(LabelError, match=r"known order, but got 'LUAD', 'LUSC'\. Give them"):
+        ClassTarget.of(["LUSC", "LUAD"], ordinal=True)
+    with pytest.raises(LabelError, match=r"one class a rank, but got '0\+0', 'negative'"):
+        ClassTarget.of(["0+0", "negative", "3+3"], ordinal=True)
+
+
+def test_known_scales_of_three_classes_decide_the_order_of_classes():
+    assert class_order(["G2", "NC", "G1", "G10"]) == ("NC", "G1", "G2", "G10")
+    assert class_order(["high", "low"]) == ("high", "low")  # of two, as ever
+
+
+def test_an_ordinal_target_is_read_as_it_was_written():
+    target = OrdinalTarget(("low", "high"))
+    assert read_target({"target": json.loads(json.dumps(target.to_json()))}) == target
+    assert encode_classes([1, 0], ("low", "high"), ordinal=True) == ((1, 0), target)

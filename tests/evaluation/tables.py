@@ -7,7 +7,7 @@ from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
 
-def table_of(probs, labels, names=None) -> PredictionTable:
+def table_of(probs, labels, names=None, kind=ClassTarget) -> PredictionTable:
     probs = np.asarray(probs, dtype=np.float64)
     predictions = tuple(
         Prediction.from_samples(
@@ -16,7 +16,7 @@ def table_of(probs, labels, names=None) -> PredictionTable:
         for i, (row, label) in enumerate(zip(probs, labels, strict=True))
     )
     return PredictionTable(
-        predictions, ClassTarget(names or tuple(f"c{c}" for c in range(probs.shape[1])))
+        predictions, kind(names or tuple(f"c{c}" for c in range(probs.shape[1])))
     )
 
 

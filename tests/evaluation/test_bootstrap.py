@@ -72,7 +72,7 @@ def test_against_a_loop_over_physical_tables(num_tables):
     for place in range(num_tables):
         table = random_table(60 // num_tables, 3, seed=4 + place)
         cases = [f"case {i % 17 + 3 * place:02d}" for i in range(len(table))]
-        tables.append(with_cases(table, cases))
+        tables.append(with_cases(table, cases).ordered(table.class_names))
     found = bootstrap_intervals(tables, rounds=40, level=0.8, seed=7)
     rows = physical_rounds(tables, 40, 7)
     own = [slide_metrics(table) for table in tables]

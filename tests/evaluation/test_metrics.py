@@ -14,10 +14,11 @@ from sklearn.metrics import (
     balanced_accuracy_score,
     cohen_kappa_score,
     log_loss,
+    mean_absolute_error,
     roc_auc_score,
 )
 
-from sgpmil.bags.target import ClassTarget
+from sgpmil.bags.target import ClassTarget, OrdinalTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import (
     INSTANCE_METRICS,
@@ -50,7 +51,7 @@ def problems(draw):
 @given(problems())
 def test_against_sklearn(problem):
     probs, labels = problem
-    metrics = slide_metrics(table_of(probs, labels))
+    metrics = slide_metrics(table_of(probs, labels, kind=OrdinalTarget))
     predicted = probs.argmax(1)
     classes = list(range(probs.shape[1]))
     with warnings.catch_warnings():
@@ -63,6 +64,11 @@ def test_against_sklearn(problem):
         assert math.isnan(metrics.kappa)
     else:
         assert metrics.kappa == pytest.approx(kappa, abs=1e-12)
+    assert metrics.mean_absolute_error == pytest.approx(mean_absolute_error(labels, predicted))
+    unordered = slide_metrics(table_of(probs, labels))
+    assert math.isnan(unordered.kappa)
+    assert math.isnan(unordered.mean_absolute_error)
+    assert unordered.auc == pytest.approx(metrics.auc, nan_ok=True)
     assert metrics.num_slides == len(labels)
     if set(labels) != set(classes):
         assert math.isnan(metrics.auc)
@@ -111,6 +117,7 @@ def test_columns_of_files():
         "accuracy",
         "auc",
         "kappa",
+        "mean_absolute_error",
         "ace",
         "ece",
         "nll",

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgpmil.bags.target import ClassTarget
-from sgpmil.errors import PredictionError
+from sgpmil.bags.target import ClassTarget, OrdinalTarget
+from sgpmil.errors import LabelError, PredictionError
+from sgpmil.evaluation.metrics import slide_metrics
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import (
     PredictionTable,
@@ -157,3 +158,24 @@ def test_each_slide_its_own_patient():
         "slide-003",
     )
     assert without_patients(table).labels.tolist() == [0, 1, 0, 1]
+
+
+def test_ordered_classes_carry_their_numbers_along():
+    table = table_of([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], [0, 1], ("MT", "AT", "BT"))
+    scores = random_scores(4, 3)
+    with_scores = PredictionTable(
+        (replace(table.predictions[0], instances=scores), table.predictions[1]), table.target
+    )
+    found = with_scores.ordered()
+    assert found.target == OrdinalTarget(("BT", "AT", "MT"))
+    np.testing.assert_array_equal(found.probs, table.probs[:, ::-1])
+    assert found.labels.tolist() == [2, 1]
+    instances = found.predictions[0].instances
+    np.testing.assert_array_equal(instances.evidence_mean, scores.evidence_mean[:, ::-1])
+    np.testing.assert_array_equal(instances.attention_mean, scores.attention_mean)
+    # Kappa depends on the order: a far error costs more than a near one.
+    assert slide_metrics(found).kappa != slide_metrics(table.ordered(("MT", "BT", "AT"))).kappa
+    with pytest.raises(LabelError, match="among the classes BT, AT, but got 'MT'"):
+        table.ordered(("BT", "AT"))
+    with pytest.raises(LabelError, match="order of the 3 classes MT, AT, BT, but got 4 names"):
+        table.ordered(("BT", "AT", "MT", "XT"))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, log_loss, roc_auc_score
 
+from sgpmil.bags.target import OrdinalTarget
 from sgpmil.evaluation.metrics import SLIDE_METRICS, slide_metrics
 from sgpmil.evaluation.resampling import Resampled, SortedSlides
 
@@ -16,14 +17,14 @@ METRIC_NAMES = tuple(metric.key for metric in SLIDE_METRICS)
 
 def resampled(probs, labels, counts):
     """Measure tables by how often each slide occurs."""
-    drawn = Resampled(SortedSlides(table_of(probs, labels)), counts)
+    drawn = Resampled(SortedSlides(table_of(probs, labels, kind=OrdinalTarget)), counts)
     return np.stack([metric.over(drawn) for metric in SLIDE_METRICS], axis=1)
 
 
 def physically(probs, labels, counts):
     """Repeat the slides, and evaluate the table that results."""
     rows = np.repeat(np.arange(len(labels)), counts)
-    metrics = slide_metrics(table_of(probs[rows], labels[rows]))
+    metrics = slide_metrics(table_of(probs[rows], labels[rows], kind=OrdinalTarget))
     return np.array([metrics[name] for name in METRIC_NAMES])
 
 

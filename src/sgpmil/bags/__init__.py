@@ -54,7 +54,13 @@ if TYPE_CHECKING:
         make_monte_carlo,
     )
     from sgpmil.bags.store import PackedStore, is_store
-    from sgpmil.bags.target import ClassTarget, Target, class_order, read_target
+    from sgpmil.bags.target import (
+        ClassTarget,
+        OrdinalTarget,
+        Target,
+        class_order,
+        read_target,
+    )
 else:
     __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -74,7 +80,7 @@ else:
                 "check_folds make_kfold make_monte_carlo"
             ),
             "store": "PackedStore is_store",
-            "target": "ClassTarget Target class_order read_target",
+            "target": "ClassTarget OrdinalTarget Target class_order read_target",
         },
     )
 
@@ -98,6 +104,7 @@ __all__ = [
     "LabelTable",
     "MemorySource",
     "MissingSlideWarning",
+    "OrdinalTarget",
     "PackedStore",
     "PlaceholderCaseWarning",
     "SharedCaseWarning",

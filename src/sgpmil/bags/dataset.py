@@ -78,6 +78,7 @@ class BagDataset:
         slide_ids: Sequence[str] | None = None,
         case_ids: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
+        ordinal: bool = False,
         instance_labels: Sequence[Any] | Mapping[str, Any] | None = None,
         coords: Sequence[Any] | Mapping[str, Any] | None = None,
         patch_size: int | Mapping[str, int] | None = None,
@@ -94,6 +95,7 @@ class BagDataset:
             slide_ids: Name of each bag; "bag-0", "bag-1", ... where not given.
             case_ids: Patient of each bag; the bag itself where not given.
             class_names: Name of each class.
+            ordinal: Whether the classes have an order, as of `read_bags`.
             instance_labels: Class of each instance, an array a bag; None where unknown.
             coords: Top-left corner of each instance, an array a bag; None where unknown.
             patch_size: Side of every instance in the unit of the coordinates, or a dictionary of
@@ -117,6 +119,7 @@ class BagDataset:
             slide_ids=slide_ids,
             case_ids=case_ids,
             class_names=class_names,
+            ordinal=ordinal,
             instance_labels=instance_labels,
             coords=coords,
             patch_size=patch_size,

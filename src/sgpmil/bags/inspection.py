@@ -4,7 +4,7 @@ Every bag is read, one at a time. What is wrong with it is noted, not raised.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,14 @@ from statistics import median
 
 import torch
 
+from sgpmil.bags.class_scales import find_scale
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.readers.formats import BagFile, find_bag_files, peek_bag, read_raw
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.reading import is_packed_npz, read_packed_npz
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.store import PackedStore, is_store
-from sgpmil.bags.target import class_order
+from sgpmil.bags.target import ClassTarget, OrdinalTarget
 from sgpmil.errors import BagError
 
 
@@ -71,6 +72,7 @@ class Inspection:
         has_instance_labels: Whether every usable slide has instance labels.
         class_counts: Number of usable slides of each class, where labels are known.
         doubt: Why the labels do not look like classes; empty where they do.
+        order: What is known of an order of the classes, in a few words; empty where nothing is.
     """
 
     folder: Path
@@ -91,6 +93,7 @@ class Inspection:
     has_instance_labels: bool
     class_counts: tuple[ClassCount, ...]
     doubt: str = ""
+    order: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -113,6 +116,8 @@ def inspect_folder(
     folder: Path,
     labels: LabelTable | None = None,
     *,
+    classes: Sequence[str] | None = None,
+    ordinal: bool = False,
     on_bag: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Read every bag of a folder and report its content and faults.
@@ -120,10 +125,13 @@ def inspect_folder(
     Args:
         folder: Folder of bag files, a packed store, or a `.npz` file of many bags.
         labels: Labels to compare the slides with; those stored with the bags where not given.
+        classes: Order of the classes, as of `read_bags`.
+        ordinal: Whether the classes are ordered, as of `read_bags`.
         on_bag: Called with the name of each slide that was read.
 
     Raises:
         BagError: There are no bags at all.
+        LabelError: The classes lack one of the labels, or their order is asked for and not known.
     """
     slides, stored_labels = _slides(folder)
     labels = labels if labels is not None else stored_labels
@@ -147,6 +155,12 @@ def inspect_folder(
             on_bag(slide.slide_id)
     names = [slide.slide_id for slide in slides]
     headers = [header for _, header in usable]
+    found: Counter[str] = Counter()
+    target = None
+    if labels is not None:
+        found = Counter(labels.row(name).label for name, _ in usable if name in labels)
+        is_ordinal = ordinal and not labels.doubt
+        target = ClassTarget.of(found, classes, ordinal=is_ordinal)
     return Inspection(
         folder=folder,
         formats=tuple(sorted({s.bag_format for s in slides if s.bag_format is not None})),
@@ -166,8 +180,9 @@ def inspect_folder(
         non_finite=tuple(non_finite),
         has_coords=bool(headers) and all(h.has_coords for h in headers),
         has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
-        class_counts=_class_counts({slide_id for slide_id, _ in usable}, labels),
+        class_counts=() if target is None else _class_counts(found, target),
         doubt="" if labels is None else labels.doubt,
+        order="" if target is None else _order(target, given=classes is not None),
     )
 
 
@@ -205,8 +220,17 @@ def _without(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in left_out))
 
 
-def _class_counts(usable: set[str], labels: LabelTable | None) -> tuple[ClassCount, ...]:
-    if labels is None:
-        return ()
-    counts = Counter(labels.row(slide_id).label for slide_id in usable if slide_id in labels)
-    return tuple(ClassCount(name, counts[name]) for name in class_order(counts))
+def _class_counts(counts: Mapping[str, int], target: ClassTarget) -> tuple[ClassCount, ...]:
+    return tuple(ClassCount(name, counts[name]) for name in target.names)
+
+
+def _order(target: ClassTarget, *, given: bool) -> str:
+    """Say in which order the classes are, where they have one, or look as if they had."""
+    scale = find_scale(target.names)
+    order = " < ".join(target.names)
+    if isinstance(target, OrdinalTarget):
+        origin = "as given" if given or scale is None else f"known {scale.kind}"
+        return f"{order} ({origin})"
+    if scale is None or len(target.names) < 3 or scale.equals:
+        return ""
+    return f"looks like {order} ({scale.kind}): pass --ordinal"

@@ -27,6 +27,7 @@ def bags_from_arrays(
     slide_ids: Sequence[str] | None = None,
     case_ids: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
+    ordinal: bool = False,
     instance_labels: Sequence[Any] | Mapping[str, Any] | None = None,
     coords: Sequence[Any] | Mapping[str, Any] | None = None,
     patch_size: int | Mapping[str, int] | None = None,
@@ -54,7 +55,7 @@ def bags_from_arrays(
             _refuse_length("case_ids", case_ids, len(unlabelled))
             case_of = dict(zip(unlabelled.slide_ids, case_ids, strict=True))
             table = replace(table, case_ids=tuple(case_of.get(s, s) for s in table.slide_ids))
-        return label_bags(unlabelled, table, "the labels", class_names)
+        return label_bags(unlabelled, table, "the labels", class_names, ordinal=ordinal)
     if isinstance(labels, Series):
         labels = labels.tolist()
     count = len(features)
@@ -69,7 +70,8 @@ def bags_from_arrays(
     }
     for name, column in columns.items():
         _refuse_length(name, column, count)
-    indices, target = encode_classes([None] * count if labels is None else labels, class_names)
+    given = [None] * count if labels is None else labels
+    indices, target = encode_classes(given, class_names, ordinal=ordinal)
     bags = [
         _memory_bag(
             array,

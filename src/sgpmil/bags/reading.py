@@ -20,7 +20,7 @@ from sgpmil.bags.readers.numpy_files import load_npz
 from sgpmil.bags.sources import FolderSource
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.tables import listed
-from sgpmil.bags.target import ClassTarget
+from sgpmil.bags.target import ClassTarget, OrdinalTarget
 from sgpmil.errors import BagError, LabelError
 
 
@@ -37,6 +37,7 @@ def read_bags(
     labels: Path | str | LabelTable | MemoryLabels | None = None,
     *,
     classes: tuple[str, ...] | list[str] | None = None,
+    ordinal: bool = False,
     slide_column: str | None = None,
     label_column: str | None = None,
     case_column: str | None = None,
@@ -58,6 +59,9 @@ def read_bags(
             dictionary from slide to label. Without it, labels are those that a packed store or
             `.npz` file has.
         classes: Order of the classes; see `class_order` for the order without it.
+        ordinal: Whether the classes are ordered, such as grades, from the lowest to the highest.
+            Without `classes`, they must be on a known scale (`find_scale`) or numbers. Labels that
+            a packed store or `.npz` file has are ordered as they are.
         slide_column: Column of slide names in the table.
         label_column: Column of labels in the table.
         case_column: Column of patients in the table.
@@ -89,7 +93,10 @@ def read_bags(
         elif on_bad == "skip":
             dataset = _without_unreadable(dataset)
     if labels is None:
-        return dataset
+        if not ordinal or not dataset.target.names:
+            return dataset
+        names = dataset.target.names if classes is None else tuple(classes)
+        return dataset.with_target(OrdinalTarget(names))
     where = str(labels) if isinstance(labels, str | Path) else "the labels"
     columns = {
         "slide_column": slide_column,
@@ -101,7 +108,9 @@ def read_bags(
         labels = read_labels(Path(labels), **columns, slide_table=patients)
     elif not isinstance(labels, LabelTable):
         labels = memory_labels(labels, **columns)
-    return label_bags(dataset, labels, where, classes, unusable, on_mismatch)
+    return label_bags(
+        dataset, labels, where, classes, unusable, on_mismatch, ordinal=ordinal
+    )
 
 
 def label_bags(
@@ -111,6 +120,8 @@ def label_bags(
     classes: Sequence[str] | None = None,
     unusable: Collection[str] = (),
     on_mismatch: Literal["error", "skip"] = "error",
+    *,
+    ordinal: bool = False,
 ) -> BagDataset:
     """Give bags the labels of a table.
 
@@ -122,6 +133,7 @@ def label_bags(
         unusable: Slides without a bag that may have a label.
         on_mismatch: Whether to refuse or to leave out slides without a label and labels without
             a slide.
+        ordinal: Whether the classes are ordered, as of `read_bags`.
 
     Raises:
         LabelError: The labels do not fit the bags, or are no classes.
@@ -136,7 +148,7 @@ def label_bags(
         )
     texts = [row.label for row in rows]
     texts = texts if classes is None else list(spelt_as(texts, classes))
-    target = ClassTarget.of(texts, classes)
+    target = ClassTarget.of(texts, classes, ordinal=ordinal)
     return replace(
         dataset,
         case_ids=tuple(row.case_id for row in rows),

@@ -76,12 +76,15 @@ class BagOptions(LabelOptions):
     skip_missing: bool = False
     skip_bad: bool = False
 
-    def read_bags(self, classes: tuple[str, ...] | None = None) -> BagDataset:
+    def read_bags(
+        self, classes: tuple[str, ...] | None = None, *, ordinal: bool = False
+    ) -> BagDataset:
         """Open the bags with their labels, in an order of the classes."""
         return read_bags(
             self.features,
             self.labels,
             classes=classes,
+            ordinal=ordinal,
             slide_column=self.slide_column,
             label_column=self.label_column,
             case_column=self.case_column,
@@ -93,7 +96,15 @@ class BagOptions(LabelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(LabelOptions):
-    """Options of `inspect_bags`."""
+    """Options of `inspect_bags`.
+
+    Args:
+        ordinal: The classes are ordered, such as grades; their order must be known.
+        order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
+    """
+
+    ordinal: bool = False
+    order: tuple[str, ...] | None = None
 
 
 def inspect_bags(options: InspectOptions, *, show_progress: bool = False) -> Inspection:
@@ -105,7 +116,13 @@ def inspect_bags(options: InspectOptions, *, show_progress: bool = False) -> Ins
     """
     table = None if options.labels is None else options.read_table(options.labels)
     with progress_bar("Reading", None, "slides", show=show_progress) as bar:
-        return inspect_folder(options.features, table, on_bag=lambda _: bar.advance())
+        return inspect_folder(
+            options.features,
+            table,
+            classes=options.order,
+            ordinal=options.ordinal or options.order is not None,
+            on_bag=lambda _: bar.advance(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +132,15 @@ class PackOptions(BagOptions):
     Args:
         store: Packed store to write.
         classes: Order of the classes, such as normal,tumor; the last is the positive one.
+        ordinal: The classes are ordered, such as grades; their order must be known or given.
+        order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
         overwrite: Replace an existing store.
     """
 
     store: Path
     classes: tuple[str, ...] | None = None
+    ordinal: bool = False
+    order: tuple[str, ...] | None = None
     overwrite: bool = False
 
 
@@ -130,7 +151,9 @@ def pack_folder(options: PackOptions, *, show_progress: bool = False) -> PackedS
         BagError: There are no bags, one of them is not usable, or the store exists.
         LabelError: The labels do not fit the bags.
     """
-    bags = options.read_bags(options.classes)
+    bags = options.read_bags(
+        options.order or options.classes, ordinal=options.ordinal or options.order is not None
+    )
     with progress_bar("Packing", len(bags), "slides", show=show_progress) as bar:
         return pack_bags(
             bags, options.store, overwrite=options.overwrite, on_bag=lambda _: bar.advance()

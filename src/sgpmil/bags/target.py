@@ -2,7 +2,7 @@
 
 A `Target` knows what a slide's label is, how many outputs a model has for it, what each of them
 is called and how they become a prediction. Models, metrics and pages ask it; they do not assume
-class indices. A further kind of label (ordinal, survival, multi-label, regression) is one more
+class indices. A further kind of label (survival, multi-label, regression) is one more
 subclass here, with its likelihood in `sgpmil.models.likelihood` and its metrics in
 `sgpmil.evaluation`.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sgpmil.bags.class_scales import find_scale
 from sgpmil.bags.tables import listed
 from sgpmil.errors import LabelError
 from sgpmil.shapes import Float, Int
@@ -108,9 +109,25 @@ class ClassTarget(Target):
         return ClassTarget(tuple(str(index) for index in range(num_classes)))
 
     @staticmethod
-    def of(labels: Iterable[str], classes: Sequence[str] | None = None) -> "ClassTarget":
-        """Return the classes of labels in the order of `class_order`."""
-        return ClassTarget(class_order(labels, classes))
+    def of(
+        labels: Iterable[str], classes: Sequence[str] | None = None, *, ordinal: bool = False
+    ) -> "ClassTarget":
+        """Return the classes of labels in the order of `class_order`.
+
+        Args:
+            labels: The labels of the slides.
+            classes: The order to keep.
+            ordinal: Whether the order means something; then it must be given or known.
+
+        Raises:
+            LabelError: The given order repeats a class or lacks one; or the classes are ordered,
+                and their order is neither given nor known.
+        """
+        found = set(labels)
+        if ordinal and classes is None and len(found) > 1:
+            _require_scale(found)
+        kind = OrdinalTarget if ordinal else ClassTarget
+        return kind(class_order(found, classes))
 
     @property
     def ranked(self) -> tuple[int, ...]:
@@ -141,7 +158,26 @@ class ClassTarget(Target):
         return f"the classes {', '.join(self.names)}"
 
 
-_KINDS: dict[str, type[Target]] = {ClassTarget.kind: ClassTarget}
+@dataclass(frozen=True, slots=True)
+class OrdinalTarget(ClassTarget):
+    """One of several classes in an order, such as grades, from the lowest to the highest.
+
+    Models take it for classes: their outputs are a softmax, which does not know the order, and the
+    predicted class is the most probable one. Metrics do know it: the quadratic kappa and the mean
+    absolute error of grades are defined for this kind alone.
+
+    Example:
+        >>> str(OrdinalTarget(("NC", "G1", "G2")))
+        'the ordered classes NC < G1 < G2'
+    """
+
+    kind: ClassVar[str] = "ordinal"
+
+    def __str__(self) -> str:
+        return f"the ordered classes {' < '.join(self.names)}"
+
+
+_KINDS: dict[str, type[Target]] = {kind.kind: kind for kind in (ClassTarget, OrdinalTarget)}
 
 
 def read_target(content: Mapping[str, Any]) -> Target:
@@ -166,8 +202,9 @@ def read_target(content: Mapping[str, Any]) -> Target:
 def class_order(labels: Iterable[str], classes: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the names of the classes in the order of their indices.
 
-    Without a given order, numbers are ordered by value and names alphabetically, except that a
-    name that means absence (normal, negative, no_..., wild type) comes first.
+    Without a given order, numbers are ordered by value, three or more names on a known scale
+    (`find_scale`: grades, stages) from the lowest to the highest, and other names alphabetically,
+    except that a name that means absence (normal, negative, no_..., wild type) comes first.
 
     Args:
         labels: The labels of the slides.
@@ -181,11 +218,17 @@ def class_order(labels: Iterable[str], classes: Sequence[str] | None = None) -> 
         ('no_epithelium', 'epithelium')
         >>> class_order(["10", "9", "10"])
         ('9', '10')
+        >>> class_order(["MT", "AT", "BT"])
+        ('BT', 'AT', 'MT')
     """
     found = set(labels)
     if classes is None:
-        are_numbers = all(re.fullmatch(r"[+-]?\d+(\.\d+)?", label) for label in found)
-        return tuple(sorted(found, key=_number_key if are_numbers else _name_key))
+        if _are_numbers(found):
+            return tuple(sorted(found, key=_number_key))
+        scale = find_scale(found)
+        if scale is not None and len(found) > 2:
+            return scale.names
+        return tuple(sorted(found, key=_name_key))
     names = ClassTarget(tuple(classes)).names
     unknown = sorted(found - set(names))
     if unknown:
@@ -194,7 +237,10 @@ def class_order(labels: Iterable[str], classes: Sequence[str] | None = None) -> 
 
 
 def encode_classes(
-    labels: Sequence[Any] | NDArray[Any] | Tensor, names: Sequence[str] | None
+    labels: Sequence[Any] | NDArray[Any] | Tensor,
+    names: Sequence[str] | None,
+    *,
+    ordinal: bool = False,
 ) -> tuple[tuple[Label | None, ...], ClassTarget]:
     """Turn labels of any type into class indices, and return their target too.
 
@@ -202,14 +248,16 @@ def encode_classes(
         labels: A class index each where `names` are given, otherwise any number or text; None
             where unknown.
         names: Name of each class.
+        ordinal: Whether the classes have an order.
 
     Raises:
-        LabelError: A label is not among the classes, or not a whole number.
+        LabelError: A label is not among the classes, or not a whole number; or the order of ordered
+            classes is not known.
     """
     values = [v.item() if hasattr(v, "item") else v for v in labels]
     known = [v for v in values if v is not None]
     if names is not None and all(isinstance(v, int | float) for v in known):
-        target = ClassTarget(tuple(names))
+        target = ClassTarget.of((), names, ordinal=ordinal)
         wrong = [v for v in known if v not in range(target.num_outputs)]
         if wrong:
             raise LabelError(
@@ -217,9 +265,34 @@ def encode_classes(
                 f"{len(names)} classes, but got {wrong[0]}. Correct it, or name more classes."
             )
         return tuple(None if v is None else int(v) for v in values), target
-    target = ClassTarget.of([_label_text(v) for v in known], names)
+    target = ClassTarget.of([_label_text(v) for v in known], names, ordinal=ordinal)
     indices = (None if v is None else target.encode(_label_text(v)) for v in values)
     return tuple(indices), target
+
+
+def _require_scale(labels: set[str]) -> None:
+    """Refuse classes whose order is not known.
+
+    Raises:
+        LabelError: They are on no known scale, or two of them have one rank.
+    """
+    if _are_numbers(labels):
+        return
+    scale = find_scale(labels)
+    if scale is None:
+        raise LabelError(
+            f"Expected classes of a known order, but got {listed(sorted(labels))}. Give them from "
+            "the lowest to the highest as `classes`."
+        )
+    if scale.equals:
+        raise LabelError(
+            f"Expected one class a rank, but got {listed(scale.equals)}, which mean the same. Join "
+            "them in the table, or give the order as `classes`."
+        )
+
+
+def _are_numbers(labels: Iterable[str]) -> bool:
+    return all(re.fullmatch(r"[+-]?\d+(\.\d+)?", label) for label in labels)
 
 
 def _number_key(label: str) -> tuple[float, str]:

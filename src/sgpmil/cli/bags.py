@@ -19,7 +19,7 @@ from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid, listed
 
 
-@command(InspectOptions, arguments=["features"])
+@command(InspectOptions, arguments=["features"], lists=["order"])
 def inspect(options: InspectOptions) -> None:
     """Summarise a folder of bags.
 
@@ -46,6 +46,7 @@ def inspect(options: InspectOptions) -> None:
                 f"{counts.total:,} in all",
             ),
             ("classes", _classes(found)),
+            *([("order of classes", found.order)] if found.order else []),
             ("labels without a slide", _named(found.missing, has_labels)),
             ("slides without a label", _named(found.unlabelled, has_labels)),
             ("duplicate slides", _named(found.duplicates)),
@@ -82,14 +83,18 @@ def _train_command(options: InspectOptions) -> str:
     """Return the command that trains on what was inspected, with the options that were given."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     values["labels"] = options.labels or "LABELS"
+    order = values.pop("order")
     words = ["sgpmil", "train"]
     for name in sorted(values, key=lambda name: name not in ("features", "labels")):
-        if values[name] is not None:
+        if values[name] is True:
+            words.append(f"--{name.replace('_', '-')}")
+        elif values[name] not in (None, False):
             words += [f"--{name.replace('_', '-')}", str(values[name])]
+    words += [] if order is None else ["--order", ",".join(order)]
     return shlex.join(words)
 
 
-@command(PackOptions, arguments=["features", "store"], lists=["classes"])
+@command(PackOptions, arguments=["features", "store"], lists=["classes", "order"])
 def pack(options: PackOptions) -> None:
     """Pack bag files into one store.
 

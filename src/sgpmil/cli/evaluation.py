@@ -20,7 +20,7 @@ _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
 
 
-@command(EvaluateOptions, arguments=["predictions"], lists=["regions"])
+@command(EvaluateOptions, arguments=["predictions"], lists=["regions", "order"])
 def evaluate(options: EvaluateOptions) -> None:
     """Measure predictions.
 

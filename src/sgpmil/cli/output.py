@@ -38,10 +38,9 @@ def print_summary(summary: Sequence[MetricSummary], title: str) -> None:
     """Print every metric with its mean, spread and folds."""
     means = {metric.name: metric.mean for metric in summary}
     if not math.isnan(means.get("auc", math.nan)):
-        # Of several classes, none is the positive one: the metric is not missing, it has no sense.
-        summary = [
-            m for m in summary if not (math.isnan(m.mean) and METRICS[m.name].two_classes_only)
-        ]
+        # Of several classes none is the positive one, and few have an order: a metric of these is
+        # not missing, it has no sense.
+        summary = [m for m in summary if METRICS[m.name].is_for_all or not math.isnan(m.mean)]
     num_folds = len(summary[0].values)
     table = Table(title=title, title_justify="left")
     table.add_column("metric")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import OrdinalTarget
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, print_summary
 from sgpmil.experiments.recipe import Recipe
@@ -18,7 +19,7 @@ from sgpmil.runs.run import Run
 
 @command(
     TrainOptions,
-    lists=["classes"],
+    lists=["classes", "order"],
     names={"assignments": "set"},
     texts={"model": f"Model: {MODEL_NAMES}. Each has its own training settings."},
 )
@@ -42,6 +43,7 @@ def train(options: TrainOptions) -> None:
 
 def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None:
     order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
+    order += " (ordered)" if isinstance(bags.target, OrdinalTarget) else ""
     console.print(
         f"{len(bags)} slides of {bags.feature_dim} features, classes {order}; "
         f"{len(folds)} folds{'' if recipe.data.splits else ' made by patient'}.",

@@ -65,12 +65,17 @@ class Metric:
     )
     needs: str = "slides of every class"
     two_classes_only: bool = False
-    targets: tuple[str, ...] = ("class",)
+    targets: tuple[str, ...] = ("class", "ordinal")
 
     @property
     def arrow(self) -> str:
         """Arrow that points to better values: ↑, ↓ or nothing."""
         return {"higher": "↑", "lower": "↓", "neither": ""}[self.better]
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether it is defined for classes of any number, with an order or without."""
+        return not self.two_classes_only and "class" in self.targets
 
     def suits(self, target: Target) -> bool:
         """Return whether the metric is defined for a target."""
@@ -383,6 +388,18 @@ SLIDE_METRICS = (
         range=(-1.0, 1.0),
         value=_kappa,
         resampled=Resampled.kappa,
+        targets=("ordinal",),
+    ),
+    Metric(
+        key="mean_absolute_error",
+        name="mean absolute error of grades",
+        short_name="MAE",
+        better="lower",
+        range=(0.0, math.inf),
+        value=lambda table: float(np.abs(table.predicted - table.labels).mean()),
+        resampled=Resampled.mean_absolute_error,
+        needs="any slide",
+        targets=("ordinal",),
     ),
     Metric(
         key="ace",
@@ -452,7 +469,8 @@ SLIDE_METRICS = (
 )
 """Metrics over slides, in the order of columns. AUC, average precision and F1 are those of the
 second of two classes, else the mean over the classes, each against the rest; ACE and ECE have 10
-bins; NLL is in nats; the Brier score is summed over classes; sensitivity is the largest for the
+bins; quadratic kappa and mean absolute error of grades are of ordered classes alone; NLL is in
+nats; the Brier score is summed over classes; sensitivity is the largest for the
 second of two classes at a specificity of at least .95."""
 
 INSTANCE_METRICS = (

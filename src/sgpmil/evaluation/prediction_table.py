@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sgpmil.bags.target import Target
-from sgpmil.errors import PredictionError
-from sgpmil.evaluation.prediction import RANGE_TOLERANCE, Prediction, entropy
+from sgpmil.bags.target import ClassTarget, Target
+from sgpmil.errors import LabelError, PredictionError
+from sgpmil.evaluation.prediction import RANGE_TOLERANCE, SCORE_ARRAYS, Prediction, entropy
 from sgpmil.evaluation.prediction_columns import prediction_columns
 from sgpmil.notebook import MOST_ROWS, counted, html_table, shortened
 from sgpmil.shapes import Float, Int
@@ -186,10 +186,49 @@ class PredictionTable:
         # Nothing is lost by sharing: a table is never changed.
         return self if len(kept) == len(self) else PredictionTable(kept, self.target)
 
+    def ordered(self, names: Sequence[str] | None = None) -> "PredictionTable":
+        """Return the same predictions of ordered classes.
+
+        Args:
+            names: The classes from the lowest to the highest; by default a known order of them, or
+                that of the numbers.
+
+        Raises:
+            LabelError: The names are not those of the classes, or no order of them is known.
+        """
+        target = ClassTarget.of(self.target.names, names, ordinal=True)
+        if target.num_outputs != self.num_classes:
+            raise LabelError(
+                f"Expected an order of the {self.num_classes} classes "
+                f"{', '.join(self.target.names)}, but got {target.num_outputs} names. "
+                "Name each once."
+            )
+        columns = [self.target.names.index(name) for name in target.names]
+        predictions = tuple(_of_columns(p, columns) for p in self.predictions)
+        return replace(self, predictions=predictions, target=target)
+
     def _matrix(self, rows: Sequence[Float[np.ndarray, " C"]]) -> Float[np.ndarray, "n C"]:
         found = np.asarray(rows, dtype=np.float64).reshape(len(rows), self.target.num_outputs)
         found.setflags(write=False)
         return found
+
+
+def _of_columns(prediction: Prediction, columns: Sequence[int]) -> Prediction:
+    """Put the numbers of the classes into another order."""
+    if list(columns) == list(range(len(columns))):
+        return prediction
+    scores = prediction.instances
+    if scores is not None:
+        arrays = ((name, getattr(scores, name)) for name in SCORE_ARRAYS)
+        by_class = {n: a[:, columns] for n, a in arrays if a is not None and a.ndim == 2}
+        scores = replace(scores, **by_class)
+    return replace(
+        prediction,
+        label=None if prediction.label is None else columns.index(prediction.label),
+        probs=prediction.probs[columns],
+        std=prediction.std[columns],
+        instances=scores,
+    )
 
 
 def check_predictions(

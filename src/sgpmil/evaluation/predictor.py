@@ -80,7 +80,9 @@ def predict(
     models = _several(model)
     target = models[0].target
     if class_names is not None:
-        target = ClassTarget(class_names)
+        known = (model.target, bags.target) if isinstance(bags, BagDataset) else (model.target,)
+        named = (found for found in known if found.names == tuple(class_names))
+        target = next(named, ClassTarget(tuple(class_names)))
         bags = bags.with_target(target) if isinstance(bags, BagDataset) else bags
     elif isinstance(bags, BagDataset) and bags.target.names:
         target = bags.target

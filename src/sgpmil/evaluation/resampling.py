@@ -132,6 +132,12 @@ class Resampled:
         observed = np.einsum("ij,rij->r", weights, self.confusion)
         return np.asarray(1 - observed * with_label.sum(axis=1) / by_chance)
 
+    def mean_absolute_error(self) -> Float[np.ndarray, " r"]:
+        """Compute the mean difference of predicted and true grade in each table."""
+        classes = np.arange(self.slides.target.num_outputs)
+        steps = np.abs(np.subtract.outer(classes, classes))
+        return np.asarray(np.einsum("ij,rij->r", steps, self.confusion) / self._totals)
+
     def f1(self) -> Float[np.ndarray, " r"]:
         """Compute the F1 score of the second of two classes, else the mean of all."""
         with_label, with_prediction = self.confusion.sum(axis=2), self.confusion.sum(axis=1)

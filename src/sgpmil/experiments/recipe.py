@@ -33,6 +33,7 @@ class DataSection(_Section):
         labels: Table of labels; not needed where the bags carry them.
         splits: File or folder of folds; five patient-grouped folds are made without it.
         classes: Order of the classes.
+        ordinal: Whether the classes are ordered, such as grades.
         slide_column: Column of slide names.
         label_column: Column of labels.
         case_column: Column of patients.
@@ -50,6 +51,7 @@ class DataSection(_Section):
     labels: Path | None = None
     splits: Path | None = None
     classes: tuple[str, ...] | None = None
+    ordinal: bool = False
     slide_column: str | None = None
     label_column: str | None = None
     case_column: str | None = None

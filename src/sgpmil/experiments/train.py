@@ -58,6 +58,9 @@ class TrainOptions(ColumnOptions):
             faster. Fewer need less memory. Results are the same.
         assignments: Any setting, such as training.weight-decay=1e-4; may be repeated.
         classes: Order of the classes, such as normal,tumor; the last is the positive one.
+        ordinal: The classes are ordered, such as grades: the quadratic kappa and the mean absolute
+            error of grades are measured. Their order must be known or given.
+        order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
         skip_missing: Leave out slides without a label, labels without a slide, and unknown slides
             of the splits, instead of stopping.
         skip_bad: Leave out damaged and non-finite bags, instead of stopping.
@@ -90,6 +93,8 @@ class TrainOptions(ColumnOptions):
     folds_at_once: int | None = None
     assignments: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
+    ordinal: bool = False
+    order: tuple[str, ...] | None = None
     skip_missing: bool = False
     skip_bad: bool = False
     track: tuple[str, ...] = ()
@@ -108,7 +113,8 @@ class TrainOptions(ColumnOptions):
             "data.features": self.features,
             "data.labels": self.labels,
             "data.splits": self.splits,
-            "data.classes": self.classes,
+            "data.classes": self.order or self.classes,
+            "data.ordinal": self.ordinal or self.order is not None or None,
             "data.slide_column": self.slide_column,
             "data.label_column": self.label_column,
             "data.case_column": self.case_column,
@@ -290,6 +296,7 @@ def _reading(data: DataSection) -> dict[str, Any]:
         "folder": data.features,
         "labels": data.labels,
         "classes": data.classes,
+        "ordinal": data.ordinal or None,
         "slide_column": data.slide_column,
         "label_column": data.label_column,
         "case_column": data.case_column,

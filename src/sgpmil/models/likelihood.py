@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgpmil.bags.target import ClassTarget, Target
+from sgpmil.bags.target import ClassTarget, OrdinalTarget, Target
 from sgpmil.errors import SettingsError
 from sgpmil.shapes import Float, Int
 
@@ -121,5 +121,6 @@ def _softmax(logits: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
     return logits.softmax(-1)
 
 
-_NEGATIVE_LOG = {ClassTarget.kind: _categorical}
-_PROBABILITIES = {ClassTarget.kind: _softmax}
+# Ordered classes have the likelihood of classes: a softmax can give any distribution over them.
+_NEGATIVE_LOG = {ClassTarget.kind: _categorical, OrdinalTarget.kind: _categorical}
+_PROBABILITIES = {ClassTarget.kind: _softmax, OrdinalTarget.kind: _softmax}

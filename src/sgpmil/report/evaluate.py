@@ -3,11 +3,18 @@
 The command ``sgpmil evaluate`` calls `evaluate_run`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sgpmil.errors import RunFolderError, SettingsError
-from sgpmil.evaluation.assessment import Assessment, AssessmentOptions, assess, write_assessment
+from sgpmil.evaluation.assessment import (
+    Assessment,
+    AssessmentOptions,
+    TestedFold,
+    assess,
+    write_assessment,
+)
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
 from sgpmil.evaluation.prediction_table import by_patient
@@ -37,6 +44,9 @@ class EvaluateOptions(AnnotationOptions):
             published. The results are too good.
         pixels: Measure also by the published pixel protocol, which counts the background.
         seed: Seed of the bootstrap and of random attention.
+        ordinal: The classes are ordered, such as grades, where the predictions do not say so; their
+            order must be known.
+        order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
         keep_seen: Measure slides that the model was trained on, too; they are left out else.
         overwrite: Replace an existing evaluation.
     """
@@ -52,6 +62,8 @@ class EvaluateOptions(AnnotationOptions):
     best_on_test: bool = False
     pixels: bool = False
     seed: int = 0
+    ordinal: bool = False
+    order: tuple[str, ...] | None = None
     keep_seen: bool = False
     overwrite: bool = False
 
@@ -113,6 +125,8 @@ def evaluate_run(options: EvaluateOptions) -> Evaluation:
     annotations = options.open_annotations()
     results = open_results(options.predictions, options.validation, keep_seen=options.keep_seen)
     folds = results.load()
+    if options.ordinal or options.order is not None:
+        folds = tuple(_ordered(fold, options.order) for fold in folds)
     assessment = assess(folds, annotations, settings)
     if out is None:
         return Evaluation(assessment, results)
@@ -123,3 +137,9 @@ def evaluate_run(options: EvaluateOptions) -> Evaluation:
         *write_uncertainty_figures(out / "figures", tests, assessment.uncertainty),
     ]
     return Evaluation(assessment, results, tuple(tables), tuple(figures))
+
+
+def _ordered(fold: TestedFold, order: Sequence[str] | None) -> TestedFold:
+    """Return a fold whose classes are ordered."""
+    validation = None if fold.validation is None else fold.validation.ordered(order)
+    return replace(fold, test=fold.test.ordered(order), validation=validation)

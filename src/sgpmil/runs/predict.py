@@ -305,7 +305,7 @@ def _read_calibration(options: PredictOptions) -> PredictionTable:
 
 def _with_target(table: PredictionTable, target: Target) -> PredictionTable:
     """Name numbered classes, such as those of a CSV, after the model's."""
-    if table.target == ClassTarget.numbered(target.num_outputs):
+    if table.target.names in (target.names, ClassTarget.numbered(target.num_outputs).names):
         return replace(table, target=target)
     if table.target != target:
         raise PredictionError(

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation.prediction import ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
@@ -33,6 +34,9 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         prevalence: Class shares that the probabilities are for: those of the training bags
             (``training``) where None; ``balanced``; the share of the second of two classes, such
             as 0.1; or a share for each class, by name.
+        classes: The classes in their order; sorted where None.
+        ordinal: Whether the classes are ordered, such as grades, from the lowest to the highest.
+            Their order must be given, or known (`sgpmil.bags.class_scales`).
         model_settings: Settings of the model that differ from its defaults.
         training: Training settings; the model's own where None.
 
@@ -55,6 +59,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | None = None,
         device: str | None = None,
         prevalence: Prevalence | None = None,
+        classes: Sequence[Any] | None = None,
+        ordinal: bool = False,
         model_settings: Mapping[str, Any] | None = None,
         training: TrainingSettings | Mapping[str, Any] | None = None,
     ) -> None:
@@ -65,6 +71,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.device = device
         self.prevalence = prevalence
+        self.classes = classes
+        self.ordinal = ordinal
         self.model_settings = model_settings
         self.training = training
 
@@ -73,11 +81,23 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             BagError: A bag is empty, not finite, or has another number of features.
-            LabelError: There is only one class.
+            LabelError: There is only one class, a label is not among the classes that were given,
+                or the order of ordered classes is not known.
         """
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
-        data = BagDataset.from_arrays(bags, indices.tolist(), class_names=names)
+        if self.classes is not None or self.ordinal:
+            given = None if self.classes is None else [str(name) for name in self.classes]
+            order = ClassTarget.of(names, given, ordinal=self.ordinal).names
+            known = dict(zip(names, self.classes_, strict=True))
+            indices = np.array([order.index(name) for name in names])[indices]
+            self.classes_ = np.array(
+                [known[name] for name in order] if self.classes is None else self.classes
+            )
+            names = order
+        data = BagDataset.from_arrays(
+            bags, indices.tolist(), class_names=names, ordinal=self.ordinal
+        )
         asked: dict[str, Any] = {
             "epochs": self.epochs,
             "learning_rate": self.learning_rate,

@@ -17,6 +17,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError, SplitError
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -187,6 +188,8 @@ def cross_validate(
         "model_settings": _plain(resolve_settings(model, model_settings or {})),
         "training": asdict(settings),
         "class_names": list(bags.target.names),
+        # Nothing of runs of classes without an order, as those of earlier versions are.
+        **({"target": bags.target.kind} if bags.target.kind != ClassTarget.kind else {}),
         "data_fingerprint": bags.fingerprint(),
         "splits_fingerprint": hashlib.sha256(repr(folds).encode()).hexdigest(),
     }

@@ -25,7 +25,10 @@ from sgpmil.evaluation.metrics import INSTANCE_METRICS, get_metric
 from sgpmil.evaluation.summary import MetricSummary, summarise
 from sgpmil.shapes import Float
 
-DEFAULT_METRICS = ("balanced_accuracy", "accuracy", "auc", "kappa", "ace", "nll", "brier")
+DEFAULT_METRICS = (
+    *("balanced_accuracy", "accuracy", "auc", "kappa", "mean_absolute_error"),
+    *("ace", "nll", "brier"),
+)
 """Metrics over slides that are compared by default."""
 
 _INSTANCE_METRICS = tuple(metric.key for metric in INSTANCE_METRICS)
@@ -119,7 +122,11 @@ def _metrics(
         ]
 
     if not asked:
-        return (*DEFAULT_METRICS, *(name for name in _INSTANCE_METRICS if not lacking(name)))
+        # Classes without an order have no kappa.
+        usual = (
+            name for name in DEFAULT_METRICS if get_metric(name).is_for_all or not lacking(name)
+        )
+        return (*usual, *(name for name in _INSTANCE_METRICS if not lacking(name)))
     for name in asked:
         get_metric(name)
         if name in _INSTANCE_METRICS and lacking(name):

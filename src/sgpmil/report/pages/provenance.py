@@ -107,7 +107,7 @@ def train_command(run: Run, target: Target) -> str:
     words += ["--skip-bad"] if data.get("on_bad") == "skip" else []
     words += ["--splits", str(run.splits_path)]
     words += ["--run", f"{run.path}-again", "--model", run.model]
-    words += ["--classes", ",".join(target.names)]
+    words += ["--order" if target.kind == "ordinal" else "--classes", ",".join(target.names)]
     usual_model, usual_training = _usual(run.model)
     own_training = dict(settings.get("training", {}))
     own_training.setdefault("prevalence", earlier_prevalence(own_training))
