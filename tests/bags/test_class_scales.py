@@ -44,7 +44,6 @@ def test_known_scales(names):
         "cluster1 cluster2 cluster3",
         "LUAD LUSC normal",
         "G1",
-        "normal negative",
     ],
 )
 def test_no_scale(names):

@@ -9,7 +9,9 @@ from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
 
-def slides_table(slide_ids, *, skill=1.0, seed=0, num_classes=2, cases=None, names=None):
+def slides_table(
+    slide_ids, *, skill=1.0, seed=0, num_classes=2, cases=None, names=None, kind=ClassTarget
+):
     """Predictions that are right the more often, the higher the skill; labels by slide name."""
     rng = np.random.default_rng(seed)
     predictions = []
@@ -20,7 +22,7 @@ def slides_table(slide_ids, *, skill=1.0, seed=0, num_classes=2, cases=None, nam
         case = slide_id if cases is None else cases[slide_id]
         predictions.append(Prediction.from_samples(slide_id, case, label, probs[None]))
     return PredictionTable(
-        tuple(predictions), ClassTarget(names or tuple(f"class {c}" for c in range(num_classes)))
+        tuple(predictions), kind(names or tuple(f"class {c}" for c in range(num_classes)))
     )
 
 

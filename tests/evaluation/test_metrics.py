@@ -171,8 +171,8 @@ def test_directions_are_those_in_which_a_perfect_prediction_beats_its_opposite()
     labels = np.array([0, 0, 1, 1, 1])
     perfect = np.eye(2)[labels]
     best, worst = (
-        slide_metrics(table_of(perfect, labels)),
-        slide_metrics(table_of(1 - perfect, labels)),
+        slide_metrics(table_of(perfect, labels, kind=OrdinalTarget)),
+        slide_metrics(table_of(1 - perfect, labels, kind=OrdinalTarget)),
     )
     for metric in SLIDE_METRICS:
         assert metric.better == ("higher" if best[metric.key] > worst[metric.key] else "lower")

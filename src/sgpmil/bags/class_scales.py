@@ -6,7 +6,7 @@ high). A label of absence (NC, normal, negative) is the lowest of such a scale.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -98,8 +98,10 @@ def find_scale(labels: Iterable[str]) -> ClassScale | None:
         ('BT < AT < MT', None)
     """
     different = sorted(set(labels))
-    words = [(kind, partial(_listed_word, words)) for kind, words in _WORDS]
-    for kind, rank_of in (*words, *_PATTERNS):
+    scales_of_words: list[tuple[str, Callable[[str], _Rank | None]]] = [
+        (kind, partial(_listed_word, words)) for kind, words in _WORDS
+    ]
+    for kind, rank_of in (*scales_of_words, *_PATTERNS):
         ranks: dict[str, _Rank] = {}
         for label in different:
             text = re.sub(r"[\s_\-]+", " ", label.casefold()).strip()
@@ -152,4 +154,8 @@ def _letter(letter: str) -> float:
     return float(" abcd".index(letter or " "))
 
 
-_PATTERNS = (("grades", _numbered), ("stages", _roman), ("Gleason scores", _gleason))
+_PATTERNS: tuple[tuple[str, Callable[[str], _Rank | None]], ...] = (
+    ("grades", _numbered),
+    ("stages", _roman),
+    ("Gleason scores", _gleason),
+)

@@ -375,12 +375,18 @@ class BagDataset:
         Neither depends on the place, the name or the times of the files.
         """
         found = {}
-        for slide_id, *described in zip(self.slide_ids, self.case_ids, self.labels, strict=True):
+        for slide_id, case_id, label in zip(
+            self.slide_ids, self.case_ids, self.labels, strict=True
+        ):
             header = self.source.header(slide_id)
             content = (header.num_instances, header.feature_dim, self.source.stamp(slide_id))
-            parts = (hashlib.sha256(repr(part).encode()) for part in (content, described))
-            found[slide_id] = "-".join(part.hexdigest()[:16] for part in parts)
+            found[slide_id] = f"{_digest(content)}-{case_digest(case_id, label)}"
         return found
+
+    def encoders(self) -> tuple[str, ...]:
+        """Return the names of the patch encoders, where the bags say them."""
+        headers = (self.source.header(slide_id) for slide_id in self.slide_ids)
+        return tuple(sorted({header.encoder for header in headers if header.encoder is not None}))
 
     def fingerprint(self) -> str:
         """Return a digest that changes with classes, slides, cases, labels or content of bags."""
@@ -423,6 +429,20 @@ class BagDataset:
                 f"{len(self)}: {listed(unknown)}. Check their spelling."
             )
         return [position[slide_id] for slide_id in slide_ids]
+
+
+def content_of(digest: str) -> str:
+    """Return the part of a slide's digest that is of its features alone."""
+    return digest.partition("-")[0]
+
+
+def case_digest(case_id: str, label: Label | None) -> str:
+    """Return the second part of a slide's digest: of its case and label."""
+    return _digest([case_id, label])
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def refuse_mixed_dims(source: BagSource, slide_ids: Sequence[str]) -> None:

@@ -108,9 +108,7 @@ def read_bags(
         labels = read_labels(Path(labels), **columns, slide_table=patients)
     elif not isinstance(labels, LabelTable):
         labels = memory_labels(labels, **columns)
-    return label_bags(
-        dataset, labels, where, classes, unusable, on_mismatch, ordinal=ordinal
-    )
+    return label_bags(dataset, labels, where, classes, unusable, on_mismatch, ordinal=ordinal)
 
 
 def label_bags(

@@ -1,20 +1,22 @@
 """`sgpmil evaluate` and `compare`: commands on predictions."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import console, grid, metric_name, print_summary, print_unfinished
+from sgpmil.cli.output import console, facts, grid, metric_name, print_summary, print_unfinished
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
 from sgpmil.evaluation.comparison.result import Comparison
 from sgpmil.evaluation.comparison.tables import delong_rows, fixed, p_value_rows, table_cell
+from sgpmil.evaluation.headline import headline
 from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES, Froc, LesionRow
 from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, LocalisationRow
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.report.compare import CompareOptions, compare_runs
-from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
+from sgpmil.report.evaluate import EvaluateOptions, Evaluation, evaluate_run
 
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
@@ -34,7 +36,9 @@ def evaluate(options: EvaluateOptions) -> None:
     found = evaluate_run(options)
     print_unfinished(found.results)
     unit = "patients" if options.patients else "slides"
-    _print_assessment(found.assessment, str(options.predictions), unit)
+    _print_headline(found, options, unit)
+    if options.full:
+        _print_assessment(found.assessment, str(options.predictions), unit)
     if options.out is not None:
         console.print(
             f"Written to {options.out}: {len(found.tables)} tables, {len(found.figures)} figures "
@@ -54,7 +58,31 @@ def compare(options: CompareOptions) -> None:
     for name, results in found.results.items():
         print_unfinished(results, f"{name}: ")
     _print_comparison(found.comparison)
+    for name, line in found.provenance.items():
+        console.print(f"{name}: predicted by {line}.")
     console.print("Written to " + ", ".join(str(path) for path in found.files))
+
+
+def _print_headline(found: Evaluation, options: EvaluateOptions, unit: str) -> None:
+    assessment, place = found.assessment, shlex.quote(str(options.predictions))
+    lines = list(headline(assessment, found.tests, found.decisions, unit))
+    if found.provenance is not None and found.provenance.line:
+        lines.append(("predicted by", found.provenance.line))
+    seen_by = "" if found.results.run is None else f"; its slides: sgpmil report {place}"
+    if not options.full:
+        lines.append(("next", f"every number: sgpmil evaluate {place} --full{seen_by}"))
+    details = (
+        *assessment.uncertainty.notes,
+        *(assessment.instances.notes if assessment.instances else ()),
+    )
+    facts(str(options.predictions), lines)
+    if assessment.overall is not None:
+        console.print(
+            f"[…]: {assessment.overall.level:.0%} intervals over patients, for the same models."
+        )
+    for note in dict.fromkeys(assessment.notes):
+        if note not in details:
+            console.print(note)
 
 
 def _print_comparison(comparison: Comparison) -> None:

@@ -1,5 +1,6 @@
 """Calibration errors, Brier score and log-likelihood of predicted probabilities."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,6 +134,36 @@ def calibrated_ece(
     errors = [expected_calibration_error(values, own) for own in labels]
     low, high = np.quantile(errors, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)
+
+
+def expected_calibration_limit(
+    probs: Sequence[Float[np.ndarray, "n C"]], level: float = 0.95, rounds: int = 500, seed: int = 0
+) -> float:
+    r"""Compute the ECE that a calibrated model stays below, with these probabilities.
+
+    The ECE of few slides is above 0 however good the model. Labels are drawn from the
+    probabilities, so that these are right by construction: a slide is predicted right with the
+    chance of its confidence.
+
+    Args:
+        probs: Probabilities of each fold; the ECE is then the mean over folds.
+        level: Share of such draws whose ECE is below the limit.
+        rounds: Number of draws.
+        seed: Seed of the draws.
+
+    Example:
+        >>> expected_calibration_limit([np.tile([0.25, 0.75], (12, 1))]) > 0.2
+        True
+    """
+    rng = np.random.default_rng(seed)
+    inner_edges = np.linspace(0.0, 1.0, NUM_BINS + 1)[1:-1]
+    errors = np.zeros(rounds)
+    for own in probs:
+        confidence = own.max(axis=1)
+        bins = np.eye(NUM_BINS)[np.searchsorted(inner_edges, confidence, side="right")]
+        gaps = (rng.random((rounds, len(own))) < confidence) - confidence
+        errors += np.abs(gaps @ bins).sum(axis=1) / len(own) / len(probs)
+    return float(np.quantile(errors, level))
 
 
 def reliability_curve(

@@ -76,7 +76,8 @@ SCORES: Mapping[ScoreKind, ScoreDefinition] = {
 CLASS_SCORES: tuple[ScoreKind, ...] = tuple(k for k, found in SCORES.items() if found.finds_class)
 """The scores that are to find the instances that make a slide's class."""
 
-Seen = Literal["train", "validation", ""]
+Seen = Literal["train", "validation", "patient", "calibration", ""]
+"""Part that a model saw a slide in: as `Prediction.seen`."""
 
 SCORE_ARRAYS = (
     *("attention_mean", "attention_std", "evidence_mean", "evidence_std", "margin_std"),
@@ -344,8 +345,10 @@ class Prediction:
             training instances; NaN where unknown.
         novelty_p: p-value of the slide against the training slides: small where it is unlike
             them; NaN where unknown.
-        seen: Part that the model saw the slide in before: ``train``, ``validation``, or empty where
-            it did not or nobody knows.
+        seen: Part that the model saw the slide in before: ``train``; ``patient`` where another
+            slide of its patient was trained on; ``validation``; ``calibration`` where it, or
+            another slide of its patient, calibrated sets and deferral; or empty where it did not or
+            nobody knows.
         disagreement: Part of the mutual information that lies between several models
             (`sgpmil.evaluation.ensemble`); NaN of one model.
     """

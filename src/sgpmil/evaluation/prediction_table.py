@@ -12,6 +12,7 @@ from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import LabelError, PredictionError
 from sgpmil.evaluation.prediction import RANGE_TOLERANCE, SCORE_ARRAYS, Prediction, entropy
 from sgpmil.evaluation.prediction_columns import prediction_columns
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.notebook import MOST_ROWS, counted, html_table, shortened
 from sgpmil.shapes import Float, Int
 
@@ -34,6 +35,7 @@ class PredictionTable:
     Args:
         predictions: One prediction a slide.
         target: Quantity that is predicted.
+        provenance: Model, settings and slides that they come from, where known.
 
     Raises:
         PredictionError: A slide occurs twice, a distribution is not one, or a label is not
@@ -49,6 +51,7 @@ class PredictionTable:
 
     predictions: tuple[Prediction, ...]
     target: Target
+    provenance: PredictionProvenance | None = None
 
     def __post_init__(self) -> None:
         num_outputs = self.target.num_outputs
@@ -184,7 +187,7 @@ class PredictionTable:
         """Keep the slides with a label."""
         kept = tuple(p for p in self.predictions if p.label is not None)
         # Nothing is lost by sharing: a table is never changed.
-        return self if len(kept) == len(self) else PredictionTable(kept, self.target)
+        return self if len(kept) == len(self) else replace(self, predictions=kept)
 
     def ordered(self, names: Sequence[str] | None = None) -> "PredictionTable":
         """Return the same predictions of ordered classes.
@@ -302,9 +305,8 @@ def patient_ids(table: PredictionTable) -> tuple[str, ...]:
 
 def without_patients(table: PredictionTable) -> PredictionTable:
     """Treat each slide as its own patient, for example where the cases are placeholders."""
-    return PredictionTable(
-        tuple(replace(p, case_id=p.slide_id) for p in table.predictions), table.target
-    )
+    slides = tuple(replace(p, case_id=p.slide_id) for p in table.predictions)
+    return replace(table, predictions=slides)
 
 
 def by_patient(table: PredictionTable) -> PredictionTable:
@@ -339,10 +341,8 @@ def by_patient(table: PredictionTable) -> PredictionTable:
     slides_of: dict[str, list[Prediction]] = {}
     for patient, prediction in zip(patient_ids(table), table.predictions, strict=True):
         slides_of.setdefault(patient, []).append(prediction)
-    return PredictionTable(
-        tuple(_patient(name, slides, table.target) for name, slides in slides_of.items()),
-        table.target,
-    )
+    patients = tuple(_patient(name, slides, table.target) for name, slides in slides_of.items())
+    return replace(table, predictions=patients)
 
 
 def _patient(name: str, slides: Sequence[Prediction], target: Target) -> Prediction:

@@ -80,7 +80,7 @@ def predict(
     models = _several(model)
     target = models[0].target
     if class_names is not None:
-        known = (model.target, bags.target) if isinstance(bags, BagDataset) else (model.target,)
+        known = (target, bags.target) if isinstance(bags, BagDataset) else (target,)
         named = (found for found in known if found.names == tuple(class_names))
         target = next(named, ClassTarget(tuple(class_names)))
         bags = bags.with_target(target) if isinstance(bags, BagDataset) else bags

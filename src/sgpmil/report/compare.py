@@ -12,6 +12,7 @@ from sgpmil.evaluation.comparison.compare import compare
 from sgpmil.evaluation.comparison.result import Comparison
 from sgpmil.evaluation.comparison.tables import write_comparison_tables
 from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.provenance import joined_provenance
 from sgpmil.options import Options
 from sgpmil.report.figures.comparison_figures import write_comparison_figure
 from sgpmil.runs.prediction_files import TABLE
@@ -48,11 +49,13 @@ class ComparedRuns:
         comparison: The tests.
         results: Predictions of each run; some folds may not be done.
         files: Tables and figures that were written.
+        provenance: Origin of each run's predictions in a line, where known.
     """
 
     comparison: Comparison
     results: dict[str, Results]
     files: tuple[Path, ...]
+    provenance: dict[str, str]
 
 
 def compare_runs(options: CompareOptions) -> ComparedRuns:
@@ -72,8 +75,13 @@ def compare_runs(options: CompareOptions) -> ComparedRuns:
     results = {
         name: open_results(path, keep_seen=options.keep_seen) for name, path in paths.items()
     }
+    folds = {name: found.evaluate() for name, found in results.items()}
+    origins = {
+        name: joined_provenance([fold.table.provenance for fold in own])
+        for name, own in folds.items()
+    }
     comparison = compare(
-        {name: found.evaluate() for name, found in results.items()},
+        folds,
         metrics=options.metric or None,
         alpha=options.alpha,
     )
@@ -83,7 +91,8 @@ def compare_runs(options: CompareOptions) -> ComparedRuns:
     files = list(write_comparison_tables(out / "tables", comparison))
     if len(comparison.folds) > 1:
         files.append(write_comparison_figure(out / "figures", comparison))
-    return ComparedRuns(comparison, results, tuple(files))
+    lines = {name: one.line for name, one in origins.items() if one is not None and one.line}
+    return ComparedRuns(comparison, results, tuple(files), lines)
 
 
 def _named(runs: Sequence[str]) -> dict[str, Path]:

@@ -17,9 +17,12 @@ from sgpmil.evaluation.assessment import (
 )
 from sgpmil.evaluation.localisation.instance_evaluation import InstanceOptions
 from sgpmil.evaluation.localisation.lesion_detection import LesionSettings
-from sgpmil.evaluation.prediction_table import by_patient
+from sgpmil.evaluation.prediction_table import PredictionTable, by_patient
+from sgpmil.evaluation.provenance import PredictionProvenance, joined_provenance
+from sgpmil.evaluation.uncertainty.decisions import DecisionMetrics, measure_decisions
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.report.figures.uncertainty_figures import write_uncertainty_figures
+from sgpmil.runs.prediction_folder import read_decisions
 from sgpmil.runs.results import Results, open_results
 from sgpmil.slides.annotations.folder import AnnotationOptions
 
@@ -47,6 +50,7 @@ class EvaluateOptions(AnnotationOptions):
         ordinal: The classes are ordered, such as grades, where the predictions do not say so; their
             order must be known.
         order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
+        full: Print every measurement, too.
         keep_seen: Measure slides that the model was trained on, too; they are left out else.
         overwrite: Replace an existing evaluation.
     """
@@ -64,6 +68,7 @@ class EvaluateOptions(AnnotationOptions):
     seed: int = 0
     ordinal: bool = False
     order: tuple[str, ...] | None = None
+    full: bool = False
     keep_seen: bool = False
     overwrite: bool = False
 
@@ -93,14 +98,23 @@ class Evaluation:
     Args:
         assessment: The measurements.
         results: The predictions; some folds of a run may not be done.
+        tests: Predictions of each fold that were measured.
+        decisions: How prediction sets and deferral of ``sgpmil predict`` turned out; None without.
         tables: Tables that were written.
         figures: Figures that were written.
     """
 
     assessment: Assessment
     results: Results
+    tests: tuple[PredictionTable, ...] = ()
+    decisions: DecisionMetrics | None = None
     tables: tuple[Path, ...] = ()
     figures: tuple[Path, ...] = ()
+
+    @property
+    def provenance(self) -> PredictionProvenance | None:
+        """Origin of the predictions, where all of them know it."""
+        return joined_provenance([test.provenance for test in self.tests])
 
 
 def evaluate_run(options: EvaluateOptions) -> Evaluation:
@@ -128,15 +142,20 @@ def evaluate_run(options: EvaluateOptions) -> Evaluation:
     if options.ordinal or options.order is not None:
         folds = tuple(_ordered(fold, options.order) for fold in folds)
     assessment = assess(folds, annotations, settings)
-    if out is None:
-        return Evaluation(assessment, results)
     tests = [by_patient(fold.test) if options.patients else fold.test for fold in folds]
+    decisions = None
+    if len(folds) == 1 and results.run is None:
+        found = read_decisions(results.path, folds[0].test.target)
+        decisions = measure_decisions(folds[0].test, found)
+    evaluation = Evaluation(assessment, results, tuple(tests), decisions)
+    if out is None:
+        return evaluation
     tables = write_assessment(out, assessment)
     figures = [
         *write_run_figures(out / "figures", tests),
         *write_uncertainty_figures(out / "figures", tests, assessment.uncertainty),
     ]
-    return Evaluation(assessment, results, tuple(tables), tuple(figures))
+    return replace(evaluation, tables=tuple(tables), figures=tuple(figures))
 
 
 def _ordered(fold: TestedFold, order: Sequence[str] | None) -> TestedFold:

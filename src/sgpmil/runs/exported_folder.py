@@ -106,7 +106,11 @@ def write_exported(folder: Path, models: Sequence[MILModel], described: Exported
     }
     with atomic_path(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(state, metadata={"format": "pt"}))
-    seen = {"train": sorted(described.seen.train), "validation": sorted(described.seen.validation)}
+    seen = {
+        "train": sorted(described.seen.train),
+        "validation": sorted(described.seen.validation),
+        "patients": sorted(described.seen.patients),
+    }
     write_text(folder / SLIDES, json.dumps(seen, indent=0) + "\n")
 
 
@@ -166,7 +170,8 @@ def _read_config(folder: Path) -> ExportedFolder:
 def _read_seen(file: Path) -> SeenSlides:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return SeenSlides(frozenset(content["train"]), frozenset(content["validation"]))
+        parts = (content["train"], content["validation"], content.get("patients", ()))
+        return SeenSlides(*map(frozenset, parts))
     except (OSError, ValueError, KeyError, TypeError):  # it predicts all the same
         return SeenSlides()
 

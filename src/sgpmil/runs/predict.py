@@ -13,7 +13,9 @@ from sgpmil.bags.steps import BagOptions
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation.novelty_warning import novelty_warning
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.uncertainty.calibration_slides import MIN_CALIBRATION_SLIDES
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
     conformal_method,
@@ -29,13 +31,12 @@ from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
 from sgpmil.models.prevalence import expected_shares, prevalence_note, prior_shift
 from sgpmil.processes import compute_device
 from sgpmil.progress import progress_bar
-from sgpmil.runs.prediction_files import (
-    TABLE,
-    read_predictions,
-    write_predictions,
-    write_predictions_csv,
+from sgpmil.runs.prediction_files import read_predictions, write_predictions_csv
+from sgpmil.runs.prediction_folder import (
+    is_prediction_folder,
+    write_prediction_folder,
+    write_prediction_table,
 )
-from sgpmil.runs.prediction_folder import is_prediction_folder, write_prediction_folder
 from sgpmil.runs.run import RunFold
 from sgpmil.runs.trained_model import TrainedModel, load
 
@@ -111,6 +112,7 @@ class DecisionRules:
                 f"from {sum(self.conformal.num_calibration)} calibration slides; "
                 f"{sum(sizes) / max(1, len(sizes)):.2f} classes on average."
             )
+            lines.append(_few_calibration(self.conformal))
             lines.append(self.conformal.note)
         if self.deferral is not None:
             deferred = sum(bool(decision.deferred) for decision in decisions)
@@ -187,11 +189,17 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
             novelty=options.novelty,
             on_bag=lambda _: bar.advance(),
         )
-        table = write_prediction_folder(options.out, found, target, keep_instances=False)
+        provenance = model.provenance(
+            bags, precision=options.precision, prevalence=options.prevalence
+        )
+        table = write_prediction_folder(
+            options.out, found, target, provenance=provenance, keep_instances=False
+        )
     decisions = decide(table, rules.conformal, rules.deferral)
-    write_predictions_csv(options.out / "predictions.csv", table, decisions)
     if rules.calibration is not None:
-        write_predictions(options.out / TABLE, table, decisions)
+        table = _with_calibration(table, rules.calibration)
+        write_prediction_table(options.out, table, decisions)
+    write_predictions_csv(options.out / "predictions.csv", table, decisions)
     ensemble = (
         f"The {len(model)} folds of {options.model} predicted together: probabilities are their "
         "mean, and disagreement says how far the folds differ.",
@@ -209,11 +217,44 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
 def _seen_note(table: PredictionTable) -> tuple[str, ...]:
     """Say how many of the slides the model has seen before, if any."""
     parts = Counter[str](prediction.seen for prediction in table.predictions)
-    words = {"train": "trained on", "validation": "used in validation"}
-    counts = [f"{parts[part]} were {text}" for part, text in words.items() if parts[part]]
+    words = {
+        "train": "were trained on",
+        "patient": "are of patients of whom other slides were trained on",
+        "validation": "were used in validation",
+        "calibration": "are, or share a patient with, calibration slides",
+    }
+    counts = [f"{parts[part]} {text}" for part, text in words.items() if parts[part]]
     if not counts:
         return ()
     return (f"Of the {len(table)} slides, {' and '.join(counts)} (column seen).",)
+
+
+def _with_calibration(table: PredictionTable, calibration: PredictionTable) -> PredictionTable:
+    """Note the calibration slides, and which of the predicted slides are among them."""
+    known = {p.slide_id for p in calibration.predictions}
+    cases = {p.case_id for p in calibration.predictions if p.case_id}
+    origin, own = calibration.provenance, table.provenance
+    recorded = {} if origin is None else origin.slides
+    digests = {recorded[name] for name in calibration.slide_ids if name in recorded}
+    slides = {} if own is None else own.slides
+
+    def marked(prediction: Prediction) -> Prediction:
+        is_known = (
+            prediction.slide_id in known
+            or prediction.case_id in cases
+            or slides.get(prediction.slide_id) in digests
+        )
+        return (
+            replace(prediction, seen="calibration")
+            if is_known and not prediction.seen
+            else prediction
+        )
+
+    return replace(
+        table,
+        predictions=tuple(map(marked, table.predictions)),
+        provenance=None if own is None else replace(own, calibration=tuple(sorted(digests))),
+    )
 
 
 def _prior_note(options: PredictOptions, model: TrainedModel) -> tuple[str, ...]:
@@ -282,13 +323,13 @@ def calibrate(options: PredictOptions, model: TrainedModel) -> DecisionRules:
 def _read_calibration(options: PredictOptions) -> PredictionTable:
     if options.calibration is not None:
         given = read_predictions(options.calibration)
-        unseen = tuple(p for p in given.predictions if p.seen != "train")
+        unseen = tuple(p for p in given.predictions if p.seen not in ("train", "patient"))
         if not unseen:
             raise PredictionError(
                 f"Expected calibration slides that the model has not seen, but it was trained on "
                 f"all {len(given)} of {options.calibration}. Predict other slides for it."
             )
-        return PredictionTable(unseen, given.target)
+        return replace(given, predictions=unseen)
     model = options.model
     # Weights of another epoch in the same folder did not make the validation predictions.
     folder = model.parent if model.stem == "checkpoint" and model.is_file() else model
@@ -313,6 +354,20 @@ def _with_target(table: PredictionTable, target: Target) -> PredictionTable:
             "Use predictions of this model."
         )
     return table
+
+
+def _few_calibration(conformal: ConformalPredictor) -> str:
+    """Say how far the coverage may be off, where calibration slides are few."""
+    from scipy.stats import beta
+
+    num = sum(conformal.num_calibration)
+    rank = math.ceil((num + 1) * conformal.coverage - 1e-9)
+    if num >= MIN_CALIBRATION_SLIDES or rank > num:
+        return ""
+    return (
+        f"{num} calibration slides are few: of sets made from so many, one in twenty covers less "
+        f"than {beta.ppf(0.05, rank, num + 1 - rank):.0%} of new slides."
+    )
 
 
 def _overlap(table: PredictionTable, calibration: PredictionTable) -> str:

@@ -26,10 +26,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from sgpmil.evaluation.prediction_columns import (
     text_columns,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable, check_predictions
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.evaluation.uncertainty.decisions import Decision
 from sgpmil.shapes import Float
 
@@ -57,6 +58,9 @@ Columns = Mapping[str, Sequence[Any]]
 
 TABLE = "predictions.parquet"
 """Name of the table in a folder of predictions."""
+
+PROVENANCE = "provenance.json"
+"""Name of the file of provenance in a folder of predictions, beside the table that holds it too."""
 
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
@@ -71,8 +75,8 @@ def write_predictions(
 
     Columns: ``slide_id, case_id, label, p_0 … p_{C-1}, std_0 … std_{C-1}, entropy,
     expected_entropy, mutual_information``, ``novel_share, novelty_p`` where the model can tell
-    them, and ``disagreement`` of several models; the names of the classes are in the file's
-    metadata.
+    them, and ``disagreement`` of several models; the names of the classes and the provenance are in
+    the file's metadata.
     ``seen`` says which slides the model was trained or validated on, where there are such.
     Decisions add ``prediction_set``, the names of the classes joined by ``|``, and ``defer``, yes
     or no. Scores of instances are not written (see `write_instance_scores`).
@@ -101,7 +105,10 @@ def write_predictions(
         columns[name] = pa.array(numbers, double)
     for name, texts in text_columns(table, decisions).items():
         columns[name] = pa.array(texts, pa.string())
-    metadata = json.dumps({"format": _FORMAT, "target": table.target.to_json()})
+    described: dict[str, Any] = {"format": _FORMAT, "target": table.target.to_json()}
+    if table.provenance is not None:
+        described["provenance"] = table.provenance.to_json()
+    metadata = json.dumps(described, default=str)
     content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
     with atomic_path(path) as temporary:
         pq.write_table(content, temporary)
@@ -183,8 +190,20 @@ def read_predictions(path: FilePath) -> PredictionTable:
     require_file(file, "predictions")
     with file.open("rb") as stream:
         is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}
-    columns, target = _read_parquet(file) if is_parquet else (_read_csv(file), None)
-    return _table(columns, target, f"'{file}'")
+    columns, described = _read_parquet(file) if is_parquet else (_read_csv(file), {})
+    provenance = described.get("provenance")
+    if not is_parquet and file.with_name(TABLE).exists():
+        provenance = _beside(file.with_name(PROVENANCE))  # predictions.csv of sgpmil predict
+    table = _table(columns, described.get("target"), f"'{file}'")
+    return replace(table, provenance=PredictionProvenance.from_json(provenance))
+
+
+def _beside(file: Path) -> Any:
+    """Read the provenance of a folder; None where there is none, or it is damaged."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def require_file(file: Path, what: str) -> None:
@@ -195,20 +214,21 @@ def require_file(file: Path, what: str) -> None:
         )
 
 
-def _read_parquet(file: Path) -> tuple[Columns, Target | None]:
+def _read_parquet(file: Path) -> tuple[Columns, Mapping[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         content = pq.read_table(file)
         metadata = (content.schema.metadata or {}).get(_METADATA_KEY)
-        target = None if metadata is None else read_target(json.loads(metadata))
+        described = {} if metadata is None else json.loads(metadata)
+        described = {} if metadata is None else described | {"target": read_target(described)}
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise PredictionError(
             f"Expected predictions as parquet in '{file}', but it cannot be read ({error}). "
             "Predict again, or restore the file."
         ) from error
-    return content.to_pydict(), target
+    return content.to_pydict(), described
 
 
 def _read_csv(file: Path) -> Columns:
@@ -268,7 +288,7 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
         for names in groups
     )
     check_predictions(probs, labels, slide_ids, where)
-    known: dict[str, Seen] = {"train": "train", "validation": "validation"}
+    known: dict[str, Seen] = {part: part for part in get_args(Seen)}
     seen = [known.get(str(value), "") for value in columns.get("seen", [""] * len(slide_ids))]
     measures[:, 0] = np.where(np.isnan(measures[:, 0]), entropy(probs), measures[:, 0])
     return PredictionTable(

@@ -3,9 +3,11 @@
 ::
 
     predictions.parquet    written last: the folder is complete
+    provenance.json        origin of the predictions, which the table holds, too
     attention/<slide>.h5   scores of the instances
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -14,13 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path
+from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
-from sgpmil.runs.prediction_files import TABLE, read_predictions, require_file, write_predictions
+from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR, Decision
+from sgpmil.runs.prediction_files import (
+    PROVENANCE,
+    TABLE,
+    read_predictions,
+    require_file,
+    write_predictions,
+)
 
 _DATASETS = (*SCORE_ARRAYS, "coords", "instance_labels")
 
@@ -35,6 +44,7 @@ def write_prediction_folder(
     predictions: Iterable[Prediction],
     target: Target,
     *,
+    provenance: PredictionProvenance | None = None,
     keep_instances: bool = True,
 ) -> PredictionTable:
     """Write predictions slide by slide, the table last.
@@ -43,6 +53,7 @@ def write_prediction_folder(
         folder: Folder to write to; predictions in it are replaced.
         predictions: Predictions, possibly made while they are written.
         target: Quantity that is predicted.
+        provenance: Origin of the predictions, which is also written beside them.
         keep_instances: Whether the table returned has the scores of the instances, which of many
             slides may not fit in memory.
 
@@ -62,9 +73,31 @@ def write_prediction_folder(
         if prediction.instances is not None:
             write_instance_scores(_scores_path(place, prediction.slide_id), prediction.instances)
         kept.append(prediction if keep_instances else replace(prediction, instances=None))
-    table = PredictionTable(tuple(kept), target)
-    write_predictions(place / TABLE, table)
+    table = PredictionTable(tuple(kept), target, provenance)
+    write_prediction_table(place, table)
     return table
+
+
+def write_prediction_table(
+    folder: str | os.PathLike[str], table: PredictionTable, decisions: Sequence[Decision] = ()
+) -> None:
+    """Write the table of a folder of predictions, and its provenance beside it.
+
+    Args:
+        folder: The folder.
+        table: Predictions.
+        decisions: Decisions on these slides, in their order.
+
+    Raises:
+        PredictionError: The decisions are on other slides.
+    """
+    place = Path(folder)
+    (place / PROVENANCE).unlink(missing_ok=True)
+    if table.provenance is not None:
+        write_text(
+            place / PROVENANCE, json.dumps(table.provenance.to_json(), indent=1, default=str)
+        )
+    write_predictions(place / TABLE, table, decisions)
 
 
 def read_prediction_folder(
@@ -90,7 +123,7 @@ def read_prediction_folder(
                 raise
             damaged[prediction.slide_id], scores = str(error), None
         predictions.append(replace(prediction, instances=scores))
-    return PredictionTable(tuple(predictions), table.target)
+    return replace(table, predictions=tuple(predictions))
 
 
 def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> InstanceScores | None:
@@ -101,6 +134,32 @@ def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> Instance
     """
     path = _scores_path(Path(folder), slide_id)
     return read_instance_scores(path) if path.exists() else None
+
+
+def read_decisions(folder: str | os.PathLike[str], target: Target) -> dict[str, Decision]:
+    """Read the decisions of ``sgpmil predict --coverage --defer`` by slide; empty without any.
+
+    A set is None where its names are ambiguous, as of classes ``a``, ``b`` and ``a|b``.
+    """
+    file = Path(folder) / TABLE if Path(folder).is_dir() else Path(folder)
+    if not file.is_file() or file.name != TABLE:
+        return {}
+    import pyarrow.parquet as pq
+
+    present = [name for name in ("prediction_set", "defer") if name in pq.read_schema(file).names]
+    if not present:
+        return {}
+    content = pq.read_table(file, columns=["slide_id", *present]).to_pydict()
+    nothing = [None] * len(content["slide_id"])
+    columns = (content.get(name, nothing) for name in ("slide_id", "prediction_set", "defer"))
+    return {
+        slide_id: Decision(
+            slide_id,
+            _members(names, target.names) if names else None,
+            None if defer is None else defer == "yes",
+        )
+        for slide_id, names, defer in zip(*columns, strict=True)
+    }
 
 
 def read_prediction_sets(
@@ -117,9 +176,7 @@ def read_prediction_sets(
 
     if "prediction_set" not in pq.read_schema(file).names:
         return {}
-    content = pq.read_table(file, columns=["slide_id", "prediction_set"]).to_pydict()
-    pairs = zip(content["slide_id"], content["prediction_set"], strict=True)
-    return {slide_id: _members(names, target.names) for slide_id, names in pairs if names}
+    return {name: found.prediction_set for name, found in read_decisions(folder, target).items()}
 
 
 def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:

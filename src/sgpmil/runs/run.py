@@ -21,13 +21,14 @@
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from sgpmil.bags.dataset import content_of
 from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
@@ -37,6 +38,8 @@ from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import check_own_test_slides
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.models.checkpoint import read_shares
 from sgpmil.processes import FileLock
 from sgpmil.runs.description import (
     Provenance,
@@ -159,6 +162,8 @@ class RunFold:
         whole = partial(read_prediction_folder, damaged=damaged)
         read: Callable[[Path], PredictionTable] = whole if with_instances else read_predictions
         test = self._unseen(read(self.path))
+        if test.provenance is None:  # of an earlier version
+            test = replace(test, provenance=self.provenance(test))
         split = None if self.split is None else _spelt(self.split, test)
         if split is not None:
             check_own_test_slides(split, test)
@@ -168,19 +173,26 @@ class RunFold:
         return TestedFold(self.name, test, validation, split, self.checkpoint)
 
     def _unseen(self, table: PredictionTable) -> PredictionTable:
-        """Leave out slides that the model was trained on, and say so.
+        """Leave out slides that the model was trained on, or others of their patients; say so.
 
         Raises:
             PredictionError: It was trained on all of them.
         """
-        trained = sum(p.seen == "train" for p in table.predictions)
-        if not trained:
+        known = [p for p in table.predictions if p.seen in ("train", "patient")]
+        if not known:
             return table
-        text = f"{trained} of {len(table)} slides of {self.path} were trained on"
+        cases = [p.case_id for p in known if p.seen == "patient"]
+        num_patients = len(set(cases))
+        patients = f"{num_patients} patient{'s' if num_patients > 1 else ''} who were trained on"
+        text = f"{len(known) - len(cases)} of {len(table)} slides of {self.path} were trained on"
+        if len(cases) == len(known):
+            text = f"{len(cases)} of {len(table)} slides of {self.path} are of {patients}"
+        elif cases:
+            text += f" and {len(cases)} more are of {patients}"
         if self.keep_seen:
             warnings.warn(f"{text}: results are too good.", SeenSlidesWarning, stacklevel=3)
             return table
-        if trained == len(table):
+        if len(known) == len(table):
             raise PredictionError(
                 f"Expected slides that the model has not seen, but all {text}. Predict other "
                 "slides, or measure these with `keep_seen=True`."
@@ -190,15 +202,60 @@ class RunFold:
             SeenSlidesWarning,
             stacklevel=3,
         )
-        kept = tuple(p for p in table.predictions if p.seen != "train")
-        return PredictionTable(kept, table.target)
+        kept = tuple(p for p in table.predictions if p.seen not in ("train", "patient"))
+        return replace(table, predictions=kept)
 
-    def write(self, test: PredictionTable, validation: PredictionTable | None = None) -> None:
+    def provenance(
+        self, table: PredictionTable, encoders: Sequence[str] = ()
+    ) -> PredictionProvenance | None:
+        """Return the origin of predictions of this fold; None for those of other systems.
+
+        Args:
+            table: Predictions of its slides.
+            encoders: Names of the patch encoders.
+        """
+        run = self.run
+        if run is None:
+            return None
+        split = self.split
+        shares = None if self.checkpoint is None else read_shares(self.checkpoint)
+        training = run.settings.get("training", {})
+        settings = run.settings.get("model_settings", {})
+        expected = () if shares is None else shares.expected
+
+        def digests(slides: Iterable[str]) -> tuple[str, ...]:
+            known = (run.slides[slide] for slide in slides if slide in run.slides)
+            return tuple(sorted(map(content_of, known)))
+
+        return PredictionProvenance(
+            model=run.model,
+            source=str(run.path),
+            folds=(self.name,),
+            encoders=tuple(encoders),
+            settings={"model": settings, "training": training},
+            version=str(run.provenance.versions.get("sgpmil", "")),
+            created=run.provenance.created or "",
+            prevalence=dict(zip(table.target.names, expected, strict=False)),
+            precision=str(training.get("precision", "")),
+            seed=run.provenance.seed,
+            samples=settings.get("prediction_samples") or settings.get("num_samples"),
+            train=() if split is None else digests(split.train),
+            validation=() if split is None else digests(split.val),
+            slides={s: content_of(run.slides[s]) for s in table.slide_ids if s in run.slides},
+        )
+
+    def write(
+        self,
+        test: PredictionTable,
+        validation: PredictionTable | None = None,
+        encoders: Sequence[str] = (),
+    ) -> None:
         """Write its predictions; then it is done.
 
         Args:
             test: Predictions of its test slides.
             validation: Predictions of its validation slides, where it has any.
+            encoders: Names of the patch encoders of the slides, where known.
 
         Raises:
             RunFolderError: The folder cannot be written.
@@ -206,10 +263,14 @@ class RunFold:
         try:
             if validation is not None:
                 write_prediction_folder(
-                    self.validation_path, validation.predictions, validation.target
+                    self.validation_path,
+                    validation.predictions,
+                    validation.target,
+                    provenance=self.provenance(validation, encoders),
                 )
             # Last: the fold is done.
-            write_prediction_folder(self.path, test.predictions, test.target)
+            provenance = self.provenance(test, encoders)
+            write_prediction_folder(self.path, test.predictions, test.target, provenance=provenance)
         except OSError as error:
             raise RunFolderError(f"Could not write to {self.path}: {error}.") from error
 

@@ -9,20 +9,23 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, overload
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.dataset import BagDataset, content_of
 from sgpmil.bags.target import Target
 from sgpmil.errors import CheckpointError, PredictionError
 from sgpmil.evaluation.novelty_warning import warn_where_most_are_unlike
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import iter_predictions, num_training_slides
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.models.checkpoint import CheckpointInfo, load_model
 from sgpmil.models.contract import MILModel
-from sgpmil.models.prevalence import ClassShares
+from sgpmil.models.prevalence import ClassShares, expected_shares
 from sgpmil.models.registry import ModelLike
 from sgpmil.runs.description import is_run
 from sgpmil.runs.exported_folder import is_exported, read_exported
@@ -116,6 +119,45 @@ class TrainedModel(Sequence[MILModel]):
         for prediction in iter_predictions(self.models, bags, **options):
             yield self.seen.mark(prediction, digests.get(prediction.slide_id, ""))
 
+    def provenance(
+        self, bags: Iterable[Bag], *, precision: str = "auto", prevalence: Any = None, **_: Any
+    ) -> PredictionProvenance:
+        """Return the origin of predictions of bags by this model.
+
+        Args:
+            bags: The bags.
+            precision: Arithmetic of the dense layers, as of `sgpmil.predict`.
+            prevalence: Class shares among the bags, as of `sgpmil.predict`.
+        """
+        first, shares = self.infos[0], self.shares
+        expected = None if shares is None else shares.expected
+        if prevalence is not None:
+            given = expected_shares(prevalence, self.target)
+            expected = given if given is not None or shares is None else shares.training
+        is_set = isinstance(bags, BagDataset)
+        return PredictionProvenance(
+            model=first.model,
+            source=self.source,
+            folds=self.names,
+            encoders=bags.encoders() if is_set else (),
+            settings={"model": dict(first.settings)},
+            version=version("sgpmil"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            prevalence={}
+            if expected is None
+            else dict(zip(self.class_names, expected, strict=True)),
+            precision=precision,
+            seed=first.details.get("seed"),
+            samples=first.settings.get("prediction_samples") or first.settings.get("num_samples"),
+            train=self.seen.train_contents,
+            validation=self.seen.validation_contents,
+            slides=(
+                {slide: content_of(digest) for slide, digest in bags.slide_digests().items()}
+                if is_set
+                else {}
+            ),
+        )
+
     def predict(self, bags: Iterable[Bag], *, warn: bool = True, **options: Any) -> PredictionTable:
         """Predict bags, labelled or not, as ``sgpmil predict`` does.
 
@@ -136,7 +178,9 @@ class TrainedModel(Sequence[MILModel]):
         """
         if isinstance(bags, BagDataset) and bags.target.names:
             bags = bags.with_target(self.target)
-        table = PredictionTable(tuple(self.iter_predictions(bags, **options)), self.target)
+        provenance = self.provenance(bags, **options)
+        found = tuple(self.iter_predictions(bags, **options))
+        table = PredictionTable(found, self.target, provenance)
         if warn:
             warn_where_most_are_unlike(table, self.num_training_slides)
         return table

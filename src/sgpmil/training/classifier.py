@@ -87,8 +87,8 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
         if self.classes is not None or self.ordinal:
-            given = None if self.classes is None else [str(name) for name in self.classes]
-            order = ClassTarget.of(names, given, ordinal=self.ordinal).names
+            asked_order = None if self.classes is None else [str(name) for name in self.classes]
+            order = ClassTarget.of(names, asked_order, ordinal=self.ordinal).names
             known = dict(zip(names, self.classes_, strict=True))
             indices = np.array([order.index(name) for name in names])[indices]
             self.classes_ = np.array(

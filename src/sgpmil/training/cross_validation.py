@@ -328,7 +328,7 @@ def _train_fold(
         # Thresholds, temperatures and prediction sets are fitted on the validation slides.
         validation = predicted(fold.val) if fold.val else None
         with release_turn():
-            on_disk.write(test, validation)
+            on_disk.write(test, validation, bags.encoders())
     return test
 
 

@@ -7,12 +7,14 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.target import OrdinalTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.comparison.comparability import FoldPredictions
 from sgpmil.evaluation.comparison.compare import DEFAULT_METRICS, compare
 from sgpmil.evaluation.comparison.delong import delong_test
 from sgpmil.evaluation.comparison.significance import holm
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.provenance import PredictionProvenance
 from tests.evaluation.folds import kfold, run_of, slides_table
 from tests.evaluation.tables import random_scores
 
@@ -31,15 +33,46 @@ def runs():
     }
 
 
+UNORDERED = tuple(m for m in DEFAULT_METRICS if m not in ("kappa", "mean_absolute_error"))
+
+
+def test_kappa_is_compared_of_ordered_classes_alone():
+    folds = kfold(60, 3)
+    options = {"num_classes": 3, "kind": OrdinalTarget}
+    runs = {name: run_of(folds, seed=seed, **options) for seed, name in enumerate("ab")}
+    assert compare(runs).metrics == DEFAULT_METRICS
+
+
+def test_other_features_under_the_names_of_the_same_slides_are_said():
+    folds = kfold(60, 3)
+
+    def run_with(digest, seed, encoder):
+        found = []
+        for fold in run_of(folds, seed=seed):
+            slides = dict.fromkeys(fold.table.slide_ids, digest)
+            provenance = PredictionProvenance(slides=slides, encoders=(encoder,))
+            found.append(replace(fold, table=replace(fold.table, provenance=provenance)))
+        return found
+
+    def note(one, other):
+        notes = compare({"a": run_with(*one), "b": run_with(*other)}).notes
+        return next((n for n in notes if "other features" in n), "")
+
+    assert note(("d", 0, "uni"), ("d", 1, "uni")) == ""
+    changed = note(("d", 0, "uni"), ("e", 1, "uni"))
+    assert "60 slides of 'b' (the data may have changed in between" in changed
+    assert "(uni and resnet;" in note(("d", 0, "uni"), ("e", 1, "resnet"))
+
+
 def test_every_number_is_that_of_scipy(runs):
     found = compare(runs)
     assert found.runs == ("ours", "abmil", "clam")
     assert found.reference == "ours"
     assert found.folds == tuple("012345")
-    assert found.metrics == DEFAULT_METRICS
-    assert len(found.tests) == 2 * len(DEFAULT_METRICS)
+    assert found.metrics == UNORDERED
+    assert len(found.tests) == 2 * len(UNORDERED)
     ratio = 20 / 98
-    for metric in DEFAULT_METRICS:
+    for metric in UNORDERED:
         alternative = "less" if metric in ("ace", "nll", "brier") else "greater"
         a = values_of(runs["ours"], metric)
         plain, corrected, signed = [], [], []
@@ -193,7 +226,7 @@ def test_instance_metrics_are_compared_where_all_runs_have_them(runs):
     seeing = {name: with_instances(run, seed) for seed, (name, run) in enumerate(runs.items())}
     found = compare(seeing)
     assert found.metrics == (
-        *DEFAULT_METRICS,
+        *UNORDERED,
         "attention_auc",
         "evidence_auc",
         "attention_ap",
@@ -205,7 +238,7 @@ def test_instance_metrics_are_compared_where_all_runs_have_them(runs):
     expected = stats.ttest_rel(a, b, alternative="greater").pvalue
     assert found.test("abmil", "evidence_ap").paired.p_value == pytest.approx(expected)
     part = {**seeing, "abmil": runs["abmil"]}
-    assert compare(part).metrics == DEFAULT_METRICS
+    assert compare(part).metrics == UNORDERED
     with pytest.raises(PredictionError, match="'evidence_ap' in every run, but 'abmil'"):
         compare(part, metrics=["evidence_ap"])
 

@@ -49,7 +49,7 @@ class FoldPredictions:
             check_own_test_slides(split, table)
         metrics = evaluate(table, name)
         slim = tuple(replace(prediction, instances=None) for prediction in table.predictions)
-        return FoldPredictions(metrics, PredictionTable(slim, table.target), split)
+        return FoldPredictions(metrics, replace(table, predictions=slim), split)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from sgpmil.evaluation.comparison.comparability import FoldDesign, FoldPredictio
 from sgpmil.evaluation.comparison.delong import AucTest
 from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
+from sgpmil.evaluation.provenance import differing_slides
 from sgpmil.evaluation.summary import MetricSummary
 
 
@@ -142,6 +143,7 @@ def comparison_notes(
         _training_sets(design),
         _unchecked(compared),
         _other_training(compared),
+        _other_data(compared),
         _patients(folds[0]) if design.test_sets in ("one", "same") else "",
         _few_folds(len(folds)),
         *_undefined(tests, len(folds)),
@@ -228,6 +230,35 @@ def _other_training(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
     return (
         f"{listed(list(dict.fromkeys(differing)), limit=10)} had other training slides than "
         f"'{reference}': a difference may be due to these."
+    )
+
+
+def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
+    """Say which runs have other features under the names of the same slides."""
+    (reference, reference_folds), *others = runs.items()
+    said = []
+    for run, folds in others:
+        pairs = [
+            (ours.table.provenance, theirs.table.provenance)
+            for ours, theirs in zip(reference_folds, folds, strict=True)
+        ]
+        slides = {slide for pair in pairs for slide in differing_slides(*pair)}
+        if slides:
+            encoders = [
+                " and ".join(sorted({e for one in side if one is not None for e in one.encoders}))
+                for side in zip(*pairs, strict=True)
+            ]
+            why = (
+                f"{encoders[0]} and {encoders[1]}"
+                if all(encoders) and encoders[0] != encoders[1]
+                else "the data may have changed in between"
+            )
+            said.append(f"{len(slides)} slides of '{run}' ({why}; {listed(sorted(slides))})")
+    if not said:
+        return ""
+    return (
+        f"Test slides of the same names have other features than in '{reference}': "
+        f"{'; '.join(said)}. The comparison is of models and data together."
     )
 
 

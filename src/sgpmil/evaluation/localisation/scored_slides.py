@@ -304,7 +304,7 @@ class InstanceLabeller:
             labelled = replace(scores, instance_labels=labels)
             predictions.append(replace(prediction, instances=labelled))
         return AnnotatedTable(
-            table=PredictionTable(tuple(predictions), table.target),
+            table=replace(table, predictions=tuple(predictions)),
             annotated=tuple(annotated),
             without_annotations=tuple(missing),
             without_positive_region=tuple(no_region),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.provenance import joined_provenance
 from sgpmil.evaluation.summary import MetricSummary, summarise_values
 from sgpmil.evaluation.uncertainty.calibration_slides import too_few_slides
 from sgpmil.evaluation.uncertainty.conformal import (
@@ -199,7 +200,8 @@ def pooled_table(tables: Sequence[PredictionTable]) -> PredictionTable:
         for fold, table in enumerate(tables)
         for prediction in table.labelled().predictions
     )
-    return PredictionTable(tuple(predictions), tables[0].target)
+    provenance = joined_provenance([table.provenance for table in tables])
+    return PredictionTable(tuple(predictions), tables[0].target, provenance)
 
 
 @dataclass(frozen=True, slots=True)

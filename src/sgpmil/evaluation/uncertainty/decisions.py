@@ -1,6 +1,7 @@
 """Decisions on slides: the set of possible classes, and the deferral to a human."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,4 +133,60 @@ def decide(
     return tuple(
         Decision(slide_id, names, defers)
         for slide_id, names, defers in zip(table.slide_ids, sets, deferred, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMetrics:
+    """How decisions turned out, on slides that neither trained nor calibrated anything.
+
+    Args:
+        num_slides: Number of these slides that have a label and a decision.
+        num_seen: Number of other slides with a label and a decision, which are left out.
+        num_with_set: Number of slides with a prediction set.
+        num_covered: Number of them whose set holds the label.
+        num_deferred: Number of slides that went to a human; None where that was not decided.
+        wrong_kept: Number of wrong predictions among the others.
+        wrong_deferred: Number of wrong predictions among those that went to a human.
+    """
+
+    num_slides: int
+    num_seen: int
+    num_with_set: int
+    num_covered: int
+    num_deferred: int | None
+    wrong_kept: int
+    wrong_deferred: int
+
+
+def measure_decisions(
+    table: PredictionTable, decisions: Mapping[str, Decision]
+) -> DecisionMetrics | None:
+    """Measure decisions on the labelled slides that were seen in no part; None without decisions.
+
+    Args:
+        table: Predictions.
+        decisions: Decision on each slide, by its name.
+    """
+    decided = [p for p in table.labelled().predictions if p.slide_id in decisions]
+    if not decided:
+        return None
+    new = [p for p in decided if not p.seen]
+    sets = [(p, decisions[p.slide_id].prediction_set) for p in new]
+    covered = [
+        table.target.decode(p.label) in names
+        for p, names in sets
+        if names is not None and p.label is not None
+    ]
+    wrong = {p.slide_id: p.predicted_class != p.label for p in new}
+    deferred = {p.slide_id for p in new if decisions[p.slide_id].deferred}
+    defers = any(decisions[p.slide_id].deferred is not None for p in decided)
+    return DecisionMetrics(
+        num_slides=len(new),
+        num_seen=len(decided) - len(new),
+        num_with_set=len(covered),
+        num_covered=sum(covered),
+        num_deferred=len(deferred) if defers else None,
+        wrong_kept=sum(is_wrong for slide, is_wrong in wrong.items() if slide not in deferred),
+        wrong_deferred=sum(wrong[slide] for slide in deferred),
     )

@@ -91,7 +91,7 @@ class Temperature:
             )
             for row, prediction in enumerate(table.predictions)
         )
-        return PredictionTable(tuple(predictions), table.target)
+        return replace(table, predictions=tuple(predictions))
 
 
 def fit_temperature(

@@ -1,0 +1,153 @@
+"""An assessment in about ten lines, with as much as the number of slides allows to say."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sgpmil.evaluation.assessment import Assessment
+from sgpmil.evaluation.calibration import expected_calibration_limit
+from sgpmil.evaluation.metrics import METRICS
+from sgpmil.evaluation.prediction import CLASS_SCORES
+from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
+from sgpmil.evaluation.uncertainty.decisions import DecisionMetrics
+from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, UncertaintyMeasure
+
+MIN_ERRORS = 10
+"""Wrong slides below which nothing is said of whether uncertainty finds errors.
+
+With w errors among many slides, an error AUROC of .8 has a standard error of about .27 / √w (Hanley
+and McNeil): with 10 errors its interval is .63 to .97, with 5 it is .56 to 1."""
+
+_MEASURE: UncertaintyMeasure = "entropy"
+
+Line = tuple[str, str]
+"""A name and what is said of it."""
+
+
+def headline(
+    assessment: Assessment,
+    tests: Sequence[PredictionTable],
+    decisions: DecisionMetrics | None = None,
+    unit: str = "slides",
+) -> tuple[Line, ...]:
+    """Put an assessment into about ten lines.
+
+    Args:
+        assessment: The measurements.
+        tests: Predictions of each fold that were measured.
+        decisions: How prediction sets and deferral turned out, where predictions carry them.
+        unit: What was measured: slides or patients.
+    """
+    known = [test.labelled() for test in tests]
+    lines = [("measured", _measured(known, unit)), ("wrong", _wrong(assessment))]
+    keys = ("auc", "balanced_accuracy", "kappa", "mean_absolute_error", "nll")
+    lines += [(METRICS[key].name, _metric(assessment, key)) for key in keys]
+    lines += [
+        ("calibration", _calibration(assessment, known)),
+        ("uncertainty", _uncertainty(assessment)),
+        ("temperature, sets", _fitted(assessment)),
+        ("decisions", "" if decisions is None else _decisions(decisions)),
+        ("patches", _patches(assessment)),
+    ]
+    return tuple((name, text) for name, text in lines if text)
+
+
+def _measured(tests: Sequence[PredictionTable], unit: str) -> str:
+    num = len({slide for test in tests for slide in test.slide_ids})
+    num_patients = len({patient for test in tests for patient in patient_ids(test)})
+    text = f"{num:,} {unit}"
+    if unit == "slides" and 1 < num_patients < num:
+        text += f" of {num_patients:,} patients"
+    if len(tests) > 1:
+        text += f"; {len(tests)} folds, each on its own test slides"
+    return text
+
+
+def _wrong(assessment: Assessment) -> str:
+    confusion = assessment.confusion
+    wrong, num = int(confusion.sum() - np.trace(confusion)), int(confusion.sum())
+    classes = [
+        f"{name} {int(row.sum() - row[c])} of {int(row.sum())}"
+        for c, (name, row) in enumerate(zip(assessment.class_names, confusion, strict=True))
+    ]
+    return f"{wrong} of {num:,}: {', '.join(classes)}"
+
+
+def _metric(assessment: Assessment, key: str) -> str:
+    summary = next(metric for metric in assessment.summary if metric.name == key)
+    if math.isnan(summary.mean):
+        if METRICS[key].is_for_all:
+            return f"not defined: it needs {METRICS[key].needs}"
+        return ""
+    text = f"{summary.mean:.3f}"
+    if assessment.overall is not None:
+        found = assessment.overall.of(key)
+        text += f"  [{found.low:.3f}–{found.high:.3f}]"
+    if len(summary.values) > 1:
+        text += "  mean of folds"
+    if key == "nll":
+        chance = math.log(len(assessment.class_names))
+        text += f"; by chance {chance:.3f}"
+    return text
+
+
+def _calibration(assessment: Assessment, tests: Sequence[PredictionTable]) -> str:
+    found = next(metric for metric in assessment.summary if metric.name == "ece").mean
+    limit = expected_calibration_limit([test.probs for test in tests])
+    verdict = "no sign of a fault" if found <= limit else "a fault"
+    return f"ECE {found:.3f}; calibrated models have up to {limit:.3f} here: {verdict}"
+
+
+def _uncertainty(assessment: Assessment) -> str:
+    wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
+    right = sum(fold.num_slides for fold in assessment.uncertainty.folds) - wrong
+    if min(wrong, right) < MIN_ERRORS:
+        rare, what = (wrong, "wrong") if wrong <= right else (right, "right")
+        return f"too few {what} ({rare} of {MIN_ERRORS} needed) to say if it finds errors"
+    found = assessment.uncertainty.pooled[UNCERTAINTY_MEASURES.index(_MEASURE)]
+    p = found.groups.p_value
+    chance = "" if math.isnan(p) else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    return (
+        f"a wrong one is less certain than a right one in {found.error_auroc:.0%} of pairs "
+        f"({_MEASURE}{chance}, Welch, one-sided)"
+    )
+
+
+def _fitted(assessment: Assessment) -> str:
+    folds = [fold for fold in assessment.uncertainty.folds if fold.scaled is not None]
+    notes = [n for fold in assessment.uncertainty.folds for n in fold.calibration_notes]
+    if not folds:
+        left_out = [note for note in notes if "left out" in note]
+        return left_out[0].partition("are left out: ")[2].rstrip(".") if left_out else ""
+    values = [fold.scaled.temperature.value for fold in folds if fold.scaled is not None]
+    text = f"temperature {math.fsum(values) / len(values):.2f}"
+    sets = assessment.uncertainty.pooled_sets or (folds[0].sets if len(folds) == 1 else ())
+    if sets:
+        text += (
+            f"; sets of {sets[0].mean_size:.2f} classes hold the label of {sets[0].coverage:.0%} "
+            f"({sets[0].nominal:.0%} asked)"
+        )
+    return text
+
+
+def _decisions(found: DecisionMetrics) -> str:
+    parts = []
+    if found.num_with_set:
+        parts.append(f"sets hold the label of {found.num_covered} of {found.num_with_set} slides")
+    if found.num_deferred is not None:
+        wrong = found.wrong_kept + found.wrong_deferred
+        parts.append(
+            f"{found.num_deferred} of {found.num_slides} to a human, with {found.wrong_deferred} "
+            f"of the {wrong} errors"
+        )
+    if found.num_seen:
+        parts.append(f"{found.num_seen} seen or calibration slides left out")
+    return "; ".join(parts)
+
+
+def _patches(assessment: Assessment) -> str:
+    means = {metric.name: metric.mean for metric in assessment.summary}
+    areas = {kind: means.get(f"{kind}_auc", math.nan) for kind in CLASS_SCORES}
+    known = [f"{kind} {area:.3f}" for kind, area in areas.items() if not math.isnan(area)]
+    return f"AUC in a slide: {', '.join(known)}" if known else ""
