@@ -41,9 +41,10 @@ def test_predictions_of_another_system(sgpmil, tmp_path):
 def test_undefined_is_said(sgpmil, tmp_path):
     path = tmp_path / "one_class.csv"
     path.write_text("slide_id,label,p_0,p_1\na,1,0.2,0.8\nb,1,0.3,0.7\n")
-    code, out, _ = sgpmil("evaluate", path)
+    code, out, _ = sgpmil("evaluate", path, "--full")
     assert code == 0
     assert "AUC is undefined in 1 of 1" in out
+    assert "not defined: it needs slides of every class" in out
 
 
 def write_table(path, num=40, seed=0):
@@ -58,7 +59,7 @@ def write_table(path, num=40, seed=0):
 
 def test_a_bias_of_each_class_on_request(sgpmil, tmp_path):
     test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", seed=1)
-    given = ("evaluate", test, "--validation", val, "--bootstrap", "0")
+    given = ("evaluate", test, "--validation", val, "--bootstrap", "0", "--full")
     assert "bias of" not in sgpmil(*given)[1]
     code, said, _ = sgpmil(*given, "--temperature-bias")
     assert code == 0
@@ -67,11 +68,23 @@ def test_a_bias_of_each_class_on_request(sgpmil, tmp_path):
         assert f"bias of {name} {bias:.3f}" in " ".join(said.replace("│", " ").split())
 
 
+def test_the_first_lines_are_few_and_whole(sgpmil, tmp_path):
+    test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", num=12)
+    code, said, _ = sgpmil("evaluate", test, "--validation", val, "--bootstrap", "50")
+    assert code == 0
+    assert len(said.splitlines()) < 22
+    whole = " ".join(said.replace("│", " ").split())
+    for part in ("40 slides", "12 validation slides are too few, they need 30", "--full"):
+        assert part in whole
+    for detail in ("Confusion", "kappa", "FROC", "AURC"):
+        assert detail not in said
+
+
 @pytest.mark.slow
 def test_all_that_is_measured_is_printed_and_written(sgpmil, tmp_path):
     test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", seed=1)
     out = tmp_path / "out"
-    code, said, _ = sgpmil("evaluate", test, "--validation", val, "--out", out)
+    code, said, _ = sgpmil("evaluate", test, "--validation", val, "--out", out, "--full")
     assert code == 0
     for heading in ("95% intervals", "Confusion", "Brier score", "AUROC", "temperature"):
         assert heading in said
@@ -167,7 +180,8 @@ def test_annotations_label_the_patches_with_their_holes(sgpmil, tmp_path, region
     pytest.importorskip("shapely")
     scores, truth = annotated(tmp_path)
     where = ("--annotations", tmp_path / "xml", *regions)
-    code, said, _ = sgpmil("evaluate", tmp_path / "predictions", *where, "--out", tmp_path / "out")
+    given = (*where, "--out", tmp_path / "out", "--full")
+    code, said, _ = sgpmil("evaluate", tmp_path / "predictions", *given)
     assert code == 0
     (auc,) = pd.read_parquet(tmp_path / "out" / "metrics.parquet")["attention_auc"]
     expected = roc_auc_score(truth, scores)

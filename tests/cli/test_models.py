@@ -70,8 +70,8 @@ def test_new_predictions_replace_the_old_ones_whole(sgpmil, slides, checkpoint, 
 def test_the_csv_can_be_evaluated(sgpmil, slides, checkpoint, tmp_path):
     folder, labels = slides
     assert sgpmil("predict", checkpoint, folder, "--out", tmp_path, "--labels", labels)[0] == 0
-    of_csv = sgpmil("evaluate", tmp_path / "predictions.csv")[1]
-    of_table = sgpmil("evaluate", tmp_path / "predictions.parquet")[1]
+    of_csv = sgpmil("evaluate", tmp_path / "predictions.csv", "--full")[1]
+    of_table = sgpmil("evaluate", tmp_path / "predictions.parquet", "--full")[1]
     # But for the names of the classes, which a CSV does not have.
     assert of_csv.split("│")[1:-1] != []
     for part in ("Uncertainty", "95% intervals"):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sgpmil.bags import read_bags
-from sgpmil.bags.splits import make_kfold
+from sgpmil.bags.dataset import content_of
+from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import CheckpointError, PredictionError, SettingsError
 from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.predictor import predict
@@ -193,3 +194,33 @@ def test_slides_that_were_trained_on_calibrate_nothing(made, tmp_path):
         predict_folder(
             options_of(made, tmp_path / "p", model=model, calibration=tmp_path / "cal", defer=0.1)
         )
+
+
+def test_slides_of_a_patient_who_was_trained_on_are_left_out(tmp_path):
+    labels = write_bags(tmp_path / "features", 12)
+    rows = labels.read_text().splitlines()
+    named = [f"{row},p{number // 2}" for number, row in enumerate(rows[1:])]
+    labels.write_text("\n".join([f"{rows[0]},case_id", *named]))
+    bags = read_bags(tmp_path / "features", labels=labels)
+    fold = Fold("0", bags.slide_ids[:8], (), bags.slide_ids[10:])
+    training = {"epochs": 1, "device": "cpu"}
+    options = {"model": "abmil", "model_settings": SMALL, "run": tmp_path / "run"}
+    cross_validate(bags, [fold], training=training, **options)
+    new = write_bags(tmp_path / "new", 4, seed=5, name="n")
+    cases = ["case_id", "p0", "p1", "p8", "p9"]
+    texts = zip(new.read_text().splitlines(), cases, strict=True)
+    new.write_text("\n".join(f"{row},{case}" for row, case in texts))
+    out = tmp_path / "p"
+    model = tmp_path / "run" / "fold-0"
+    predict_folder(PredictOptions(model=model, features=tmp_path / "new", labels=new, out=out))
+    table = read_predictions(out)
+    assert [p.seen for p in table.predictions] == ["patient", "patient", "", ""]
+    with pytest.warns(SeenSlidesWarning, match="2 of 4 slides of .* are of 2 patients who were"):
+        assert len(open_results(out).load()[0].test) == 2
+    origin = table.provenance
+    assert (origin.model, origin.folds, len(origin.train)) == ("abmil", ("0",), 8)
+    assert set(origin.slides) == set(table.slide_ids)
+    assert read_predictions(out / "predictions.csv").provenance == origin
+    own = read_predictions(model).provenance
+    assert set(own.train) == set(origin.train)
+    assert own.slides == {s: content_of(bags.slide_digests()[s]) for s in fold.test}

@@ -134,12 +134,12 @@ class TrainedModel(Sequence[MILModel]):
         if prevalence is not None:
             given = expected_shares(prevalence, self.target)
             expected = given if given is not None or shares is None else shares.training
-        is_set = isinstance(bags, BagDataset)
+        digests = bags.slide_digests() if isinstance(bags, BagDataset) else {}
         return PredictionProvenance(
             model=first.model,
             source=self.source,
             folds=self.names,
-            encoders=bags.encoders() if is_set else (),
+            encoders=bags.encoders() if isinstance(bags, BagDataset) else (),
             settings={"model": dict(first.settings)},
             version=version("sgpmil"),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -151,11 +151,7 @@ class TrainedModel(Sequence[MILModel]):
             samples=first.settings.get("prediction_samples") or first.settings.get("num_samples"),
             train=self.seen.train_contents,
             validation=self.seen.validation_contents,
-            slides=(
-                {slide: content_of(digest) for slide, digest in bags.slide_digests().items()}
-                if is_set
-                else {}
-            ),
+            slides={slide: content_of(digest) for slide, digest in digests.items()},
         )
 
     def predict(self, bags: Iterable[Bag], *, warn: bool = True, **options: Any) -> PredictionTable:
