@@ -94,7 +94,8 @@ def _slides(options: DemoOptions) -> None:
     shown = _examples(run)
     only = tuple(word for one in shown.values() for word in ("--only", one.slide_id))
     pictures = ("--slides", phantoms / "slides", *annotations)
-    steps.take("explain", run, *pictures, *only, "--overwrite")
+    # The report draws the prototypes.
+    steps.take("explain", run, *pictures, *only, "--prototypes", "none", "--overwrite")
     steps.take("report", run, *pictures, "--overwrite")
     console.print("\nThree of the slides, and their maps:")
     for kind, one in shown.items():

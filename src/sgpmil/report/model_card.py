@@ -272,8 +272,7 @@ def _results(content: CardContent) -> str:
         ""
         if known is None
         else f" In brackets: {known.level:.0%} bootstrap intervals over patients "
-        f"({known.rounds:,} rounds), for other patients and the same model. A perfect number "
-        "has an interval of no width, which is no certainty."
+        f"({known.rounds:,} rounds), for other patients and the same model."
     )
     return f"## Results\n\n{text}{how}\n\n" + _table(header, [counts, *rows])
 
