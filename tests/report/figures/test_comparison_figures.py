@@ -46,7 +46,7 @@ def test_a_panel_a_metric_with_the_folds_of_each_run(comparison):
     figure.canvas.draw()
     shown = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert shown == [
-        *("balanced accuracy", "accuracy", "AUC", "quadratic kappa"),
+        *("balanced accuracy", "accuracy", "AUC"),
         *("ACE", "NLL", "Brier score"),
     ]
     axes = panel(figure, "NLL")
