@@ -19,7 +19,7 @@ CHANCE_PATIENTS = 2.0
 """Patients of whom the model knows nothing, which a resampled table may draw besides the others.
 
 Of 0, 1, 2 and 3, this is the least number with which the intervals of AUC, accuracy, NLL and Brier
-score cover the truth in at least 93.5 % of simulated test sets of 14 to 200 slides
+score cover the truth in at least 92.5 % of simulated test sets of 14 to 200 slides
 (``benchmarks/few_slides.py``)."""
 
 _CHANCE_PREDICTIONS = 50
