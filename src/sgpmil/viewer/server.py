@@ -7,7 +7,6 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
@@ -229,8 +228,3 @@ def _common_folder(files: Any) -> Path | None:
     """Return the folder of the slides that a run remembers."""
     first = next(iter(files), None)
     return None if first is None else Path(first).parent
-
-
-def can_view() -> bool:
-    """Return whether the packages of the viewer are installed."""
-    return all(find_spec(name) is not None for name in ("fastapi", "uvicorn", "PIL"))

@@ -15,13 +15,13 @@ from sgpmil.errors import (
 )
 from sgpmil.explanation.colour_scales import COLOUR_SCALES, colour_range
 from sgpmil.explanation.map_layers import MapLayer
+from sgpmil.explanation.maps import score_map
 from sgpmil.explanation.prototypes import SlidePrototypes
 from sgpmil.runs.slide_picture import outlines_of
-from sgpmil.shapes import Float, UInt8
+from sgpmil.shapes import UInt8
 from sgpmil.viewer.bounded_cache import BoundedCache
 from sgpmil.viewer.cohort import Case, Cohort
 from sgpmil.viewer.map_tiles import (
-    MAP_TILE,
     canvas_tile,
     coloured_png,
     label_png,
@@ -234,9 +234,7 @@ class Viewing:
         left, top, right, bottom = scored.bounds
         layer = scored.layer("attention", case.class_index)
         cell = max(right - left, bottom - top) / THUMBNAIL
-        from sgpmil.explanation.maps import score_map
-
-        drawn = score_map(scored.coords, scored.side, _finite(layer.values), downsample=cell)
+        drawn = score_map(scored.coords, scored.side, layer.values, downsample=cell)
         low, high = self.ends(case, layer)
         share = np.clip((drawn.values - low) / (high - low), 0, 1)
         table = COLOUR_SCALES[layer.kind].table(256)
@@ -337,10 +335,3 @@ def _broken(width: int, height: int) -> UInt8[np.ndarray, "h w 3"]:
     """Draw a striped tile."""
     place = np.add.outer(np.arange(height), np.arange(width)) // 12 % 2
     return np.array([_BROKEN, _STRIPE], dtype=np.uint8)[place]
-
-
-def _finite(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-__all__ = ["MAP_TILE", "PROTOTYPE_LAYER", "CaseFrame", "Viewing"]
