@@ -1,0 +1,85 @@
+import warnings
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sgpmil.viewer.answers import slide_answer
+from sgpmil.viewer.server import ViewOptions, open_viewing
+from tests.slides.extraction.drawn_files import TISSUE, write_slide
+
+
+@pytest.fixture(scope="module")
+def partly(viewed, tmp_path_factory):
+    """The run with one sound slide, a damaged one, and two that are missing."""
+    slides = tmp_path_factory.mktemp("partly")
+    write_slide(slides / "s2.tiff", 2)
+    write_slide(slides / "whole.tiff", 3)
+    content = (slides / "whole.tiff").read_bytes()
+    (slides / "s3.tiff").write_bytes(content[: len(content) // 2])
+    (slides / "whole.tiff").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two slides have no file
+        found = open_viewing(ViewOptions(run=viewed / "run", slides=slides))
+    yield found
+    found.close()
+
+
+def answer(viewing, name):
+    case = viewing.cohort.named(name)
+    return case, slide_answer(viewing, case, case.class_index)
+
+
+def test_a_slide_without_an_image_lies_on_a_canvas(partly):
+    case, found = answer(partly, "s 0")
+    left, top, right, bottom = TISSUE
+    assert not found["frame"]["has_image"]
+    assert found["bounds"] == [left, top, right, bottom]
+    assert (found["frame"]["width"], found["frame"]["height"]) == (right, bottom)
+    assert any("no image" in text for text in found["notes"])
+    last = partly.base_pyramid(case).last_level
+    tile = np.asarray(Image.open(BytesIO(partly.base_tile(case, last, 1, 1))))
+    assert tile.shape == (256, 256, 3)
+    assert partly.thumbnail(case) is not None
+    assert partly.patch_picture(case, 0) is None
+    assert partly.map_tile(case, "attention", 1, None, last, 1, 1) is not None
+
+
+def test_a_damaged_slide_says_so_and_keeps_its_maps(partly):
+    case, found = answer(partly, "s3")
+    assert not found["frame"]["has_image"]
+    assert any("cut short" in text for text in found["notes"])
+    assert partly.map_tile(case, "evidence", 1, None, 8, 0, 0) is not None
+    assert partly.thumbnail(case) is not None
+
+
+def test_other_slides_do_not_suffer(partly):
+    case, found = answer(partly, "s2")
+    assert found["frame"]["has_image"]
+    assert found["notes"] == []
+    assert partly.base_tile(case, 11, 3, 3) is not None
+
+
+def test_a_part_that_cannot_be_read_is_a_striped_tile(partly, monkeypatch):
+    from sgpmil.errors import SlideError
+
+    case = partly.cohort.named("s2")
+
+    def fail(*_):
+        raise SlideError("damaged there")
+
+    monkeypatch.setattr(partly.slides, "tile", fail)
+    tile = np.asarray(Image.open(BytesIO(partly.base_tile(case, 11, 1, 1))))
+    assert tile.shape == (256, 256, 3)
+    assert tile.std() > 5
+
+
+def test_memory_of_tiles_is_bounded(partly):
+    case = partly.cohort.named("s2")
+    partly.tiles.limit, before = 50_000, partly.tiles.limit
+    for column in range(8):
+        for row in range(6):
+            partly.base_tile(case, 11, column, row)
+            assert partly.tiles.num_bytes <= 50_000
+    partly.tiles.limit = before
