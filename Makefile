@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-fast check docs clean
+.PHONY: demo test test-fast check docs docs-version clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sgpmil demo --overwrite
@@ -27,6 +27,11 @@ check: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --quiet
+
+# Adds this version's documentation to the branch gh-pages, which serves all versions side by side.
+docs-version: $(VENV)/.installed-docs
+	$(BIN)/mike deploy --update-aliases $$($(BIN)/python -c 'import sgpmil; print(".".join(sgpmil.__version__.split(".")[:2]))') latest
+	$(BIN)/mike set-default latest
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
