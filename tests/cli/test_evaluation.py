@@ -7,7 +7,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from sgpmil.bags.splits import Fold
-from sgpmil.bags.target import ClassTarget
+from sgpmil.bags.target import ClassTarget, OrdinalTarget
+from sgpmil.cli import output
 from sgpmil.evaluation import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.temperature import fit_temperature
@@ -68,16 +69,49 @@ def test_a_bias_of_each_class_on_request(sgpmil, tmp_path):
         assert f"bias of {name} {bias:.3f}" in " ".join(said.replace("│", " ").split())
 
 
-def test_the_first_lines_are_few_and_whole(sgpmil, tmp_path):
+def test_the_first_lines_are_few_and_short(sgpmil, tmp_path, monkeypatch):
+    monkeypatch.setattr(output.console, "width", 80)
     test, val = write_table(tmp_path / "test.csv"), write_table(tmp_path / "val.csv", num=12)
     code, said, _ = sgpmil("evaluate", test, "--validation", val, "--bootstrap", "50")
-    assert code == 0
-    assert len(said.splitlines()) < 22
-    whole = " ".join(said.replace("│", " ").split())
-    for part in ("40 slides", "12 validation slides are too few, they need 30", "--full"):
-        assert part in whole
-    for detail in ("Confusion", "kappa", "FROC", "AURC"):
+    lines = said.splitlines()
+    assert (code, len(lines) <= 14) == (0, True)
+    assert max(map(len, lines)) <= 80
+    for part in ("test.csv: 40 slides", "12 validation slides are too few, they need 30", "--full"):
+        assert part in said
+    for detail in ("Confusion", "kappa", "AURC"):
         assert detail not in said
+
+
+def test_long_names_of_classes_and_folders_fit_the_terminal(sgpmil, tmp_path, monkeypatch):
+    monkeypatch.setattr(output.console, "width", 80)
+    names = tuple(f"adenocarcinoma of the colon, grade {grade}" for grade in range(6))
+    rng = np.random.default_rng(0)
+    run = Run.create(tmp_path / ("long" * 20) / "run", kfold(), {"model": "none"})
+    for fold in kfold():
+        rows = [
+            Prediction.from_samples(slide, slide, i % 6, rng.dirichlet(np.ones(6), 2))
+            for i, slide in enumerate(fold.test)
+        ]
+        run.folds[fold.name].write(PredictionTable(tuple(rows), OrdinalTarget(names)))
+    code, said, _ = sgpmil("evaluate", run.path, "--bootstrap", "50")
+    lines = said.splitlines()
+    assert (code, len(lines) <= 14) == (0, True)
+    assert max(map(len, lines)) <= 80
+    assert "run: 80 slides; means over 5 folds" in lines[0]
+    assert any(line.startswith("wrong ") and line.endswith("…") for line in lines)
+    # The folder is left out of the provenance where it does not fit.
+    assert any(line.startswith("predicted by       none; 5 folds; sgpmil") for line in lines)
+
+
+def test_the_froc_of_digit_bags_is_not_printed(sgpmil, tmp_path):
+    annotated(tmp_path)
+    out = tmp_path / "out"
+    given = ("evaluate", tmp_path / "predictions", "--full", "--bootstrap", "0", "--out", out)
+    code, said, _ = sgpmil(*given)
+    assert (code, "Instances" in said) == (0, True)
+    assert "FROC" not in said
+    assert "as published for" not in said
+    assert (out / "instance_froc.csv").exists()
 
 
 @pytest.mark.slow

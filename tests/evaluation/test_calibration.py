@@ -308,3 +308,17 @@ def test_the_range_of_several_classes():
 
     distance = np.abs(binom.rvs(50, 0.5, size=4000, random_state=0) / 50 - 0.5)
     assert (low, high) == pytest.approx(np.quantile(distance, (0.025, 0.975)), abs=0.021)
+
+
+def test_the_range_of_folds_is_of_the_mean_of_their_errors():
+    rng = np.random.default_rng(1)
+    folds = [rng.dirichlet([1, 2, 3], size) for size in (8, 20)]
+    means = []
+    for _ in range(2000):
+        drawn = [[rng.choice(3, p=row) for row in fold] for fold in folds]
+        pairs = zip(folds, drawn, strict=True)
+        means.append(np.mean([expected_calibration_error(*pair) for pair in pairs]))
+    found = calibrated_ece(*folds, rounds=4000)
+    assert found == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.015)
+    with pytest.raises(PredictionError, match="between 0 and 1"):
+        calibrated_ece([[-0.5, 1.5]])

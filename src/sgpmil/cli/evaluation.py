@@ -1,11 +1,12 @@
 """`sgpmil evaluate` and `compare`: commands on predictions."""
 
 import math
-import shlex
+import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import console, facts, grid, metric_name, print_summary, print_unfinished
+from sgpmil.cli.output import console, grid, metric_name, print_summary, print_unfinished
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.bootstrap import Intervals
 from sgpmil.evaluation.comparison.result import Comparison
@@ -15,11 +16,13 @@ from sgpmil.evaluation.localisation.lesion_detection import FALSE_POSITIVE_RATES
 from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, LocalisationRow
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, Evaluation, evaluate_run
 
 _INTERVALS = ("balanced_accuracy", "auc", "ace", "nll")
 _DASH = "–"
+_NAME_WIDTH = 19
 
 
 @command(EvaluateOptions, arguments=["predictions"], lists=["regions", "order"])
@@ -64,25 +67,43 @@ def compare(options: CompareOptions) -> None:
 
 
 def _print_headline(found: Evaluation, options: EvaluateOptions, unit: str) -> None:
-    assessment, place = found.assessment, shlex.quote(str(options.predictions))
-    lines = list(headline(assessment, found.tests, found.decisions, unit))
+    """Print one line a fact, none longer than the terminal is wide."""
+    assessment, width = found.assessment, console.width
+    (_, measured), *lines = headline(assessment, found.tests, found.decisions, unit)
     if found.provenance is not None and found.provenance.line:
-        lines.append(("predicted by", found.provenance.line))
-    seen_by = "" if found.results.run is None else f"; its slides: sgpmil report {place}"
-    if not options.full:
-        lines.append(("next", f"every number: sgpmil evaluate {place} --full{seen_by}"))
-    details = (
-        *assessment.uncertainty.notes,
-        *(assessment.instances.notes if assessment.instances else ()),
-    )
-    facts(str(options.predictions), lines)
+        lines.append(("predicted by", _origin(found.provenance, width - _NAME_WIDTH)))
+    place = str(options.predictions)
+    room = max(width - len(measured) - 2, 20)
+    console.print(f"{place if len(place) <= room else '…' + place[1 - room :]}: {measured}")
+    for name, text in lines:
+        console.print(_clipped(f"{name:<{_NAME_WIDTH}}{text}", width))
     if assessment.overall is not None:
         console.print(
             f"[…]: {assessment.overall.level:.0%} intervals over patients, for the same models."
         )
+    if not options.full:
+        console.print(
+            "Every number: --full."
+            if found.results.run is None
+            else "Every number: --full. Its slides: sgpmil report."
+        )
+    details = (
+        *assessment.uncertainty.notes,
+        *(assessment.instances.notes if assessment.instances else ()),
+    )
     for note in dict.fromkeys(assessment.notes):
         if note not in details:
-            console.print(note)
+            console.print("\n".join(textwrap.wrap(note, width)))
+
+
+def _origin(provenance: PredictionProvenance, width: int) -> str:
+    """Return the provenance in one line, without the folder where it does not fit."""
+    line = provenance.line
+    return line if len(line) <= width else replace(provenance, source="").line
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _print_comparison(comparison: Comparison) -> None:
@@ -224,13 +245,6 @@ def _print_instances(assessment: Assessment) -> None:
             for score, scope, stds, margins in _grouped(found.uncertainty)
         ],
     )
-    frocs = [row.froc for row in found.instance_froc if row.score == "attention"]
-    if frocs:
-        console.print(
-            f"FROC of instances as published for digit bags, attention: "
-            f"{_mean([froc.area for froc in frocs])} of at most "
-            f"{_mean([froc.ceiling for froc in frocs])}"
-        )
     if found.lesions:
         grid(
             "Lesions (CAMELYON16's FROC): sensitivity at false positives a slide, and their mean, "

@@ -1,6 +1,5 @@
 """Calibration errors, Brier score and log-likelihood of predicted probabilities."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,16 +100,17 @@ def expected_calibration_error(
 
 
 def calibrated_ece(
-    probs: ArrayLike, *, level: float = 0.95, rounds: int = 1000, seed: int = 0
+    *folds: ArrayLike, level: float = 0.95, rounds: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
     """Compute the range of the ECE that a calibrated model has by chance.
 
-    Labels are drawn from the probabilities themselves, so that the model is calibrated, and the
-    ECE of each draw is computed (Bröcker and Smith, 2007). The ECE of few slides is far above 0
-    even then.
+    The probabilities are taken to be right: a slide is predicted right with the chance of its
+    confidence, and the ECE of each draw is computed (Bröcker and Smith, 2007). The ECE of few
+    slides is far above 0 even then.
 
     Args:
-        probs: Probabilities (n, C), or those of the second of two classes (n,).
+        *folds: Probabilities (n, C), or those of the second of two classes (n,), of each fold;
+            the ECE of several folds is their mean.
         level: Share of the draws that lie in the range.
         rounds: Number of draws.
         seed: Seed of the draws.
@@ -125,45 +125,17 @@ def calibrated_ece(
         >>> calibrated_ece([[0.0, 1.0]] * 8)
         (0.0, 0.0)
     """
-    values = np.asarray(probs, dtype=np.float64)
-    if values.ndim == 1:
-        values = np.stack([1 - values, values], axis=1)
-    drawn = np.random.default_rng(seed).uniform(size=(rounds, len(values), 1))
-    # Rounding may leave the last sum below 1.
-    labels = (drawn >= values.cumsum(axis=1)[:, :-1]).sum(axis=2)
-    errors = [expected_calibration_error(values, own) for own in labels]
-    low, high = np.quantile(errors, ((1 - level) / 2, (1 + level) / 2))
-    return float(low), float(high)
-
-
-def expected_calibration_limit(
-    probs: Sequence[Float[np.ndarray, "n C"]], level: float = 0.95, rounds: int = 500, seed: int = 0
-) -> float:
-    r"""Compute the ECE that a calibrated model stays below, with these probabilities.
-
-    The ECE of few slides is above 0 however good the model. Labels are drawn from the
-    probabilities, so that these are right by construction: a slide is predicted right with the
-    chance of its confidence.
-
-    Args:
-        probs: Probabilities of each fold; the ECE is then the mean over folds.
-        level: Share of such draws whose ECE is below the limit.
-        rounds: Number of draws.
-        seed: Seed of the draws.
-
-    Example:
-        >>> expected_calibration_limit([np.tile([0.25, 0.75], (12, 1))]) > 0.2
-        True
-    """
     rng = np.random.default_rng(seed)
     inner_edges = np.linspace(0.0, 1.0, NUM_BINS + 1)[1:-1]
     errors = np.zeros(rounds)
-    for own in probs:
+    for probs in folds:
+        own, _ = checked_probabilities(probs, np.zeros(len(np.asarray(probs)), dtype=int), NUM_BINS)
         confidence = own.max(axis=1)
         bins = np.eye(NUM_BINS)[np.searchsorted(inner_edges, confidence, side="right")]
         gaps = (rng.random((rounds, len(own))) < confidence) - confidence
-        errors += np.abs(gaps @ bins).sum(axis=1) / len(own) / len(probs)
-    return float(np.quantile(errors, level))
+        errors += np.abs(gaps @ bins).sum(axis=1) / len(own) / len(folds)
+    low, high = np.quantile(errors, ((1 - level) / 2, (1 + level) / 2))
+    return float(low), float(high)
 
 
 def reliability_curve(

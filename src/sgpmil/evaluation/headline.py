@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sgpmil.evaluation.assessment import Assessment
-from sgpmil.evaluation.calibration import expected_calibration_limit
+from sgpmil.evaluation.calibration import calibrated_ece
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
@@ -21,6 +21,14 @@ and McNeil): with 10 errors its interval is .63 to .97, with 5 it is .56 to 1.""
 
 _MEASURE: UncertaintyMeasure = "entropy"
 
+_METRIC_NAMES = {
+    "auc": "AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "kappa": "quadratic kappa",
+    "mean_absolute_error": "error of grades",
+    "nll": "NLL",
+}
+
 Line = tuple[str, str]
 """A name and what is said of it."""
 
@@ -31,24 +39,28 @@ def headline(
     decisions: DecisionMetrics | None = None,
     unit: str = "slides",
 ) -> tuple[Line, ...]:
-    """Put an assessment into about ten lines.
+    """Put an assessment into about ten lines of at most 60 characters.
+
+    Lines with names of classes may be longer; what matters most comes first in them.
 
     Args:
         assessment: The measurements.
         tests: Predictions of each fold that were measured.
         decisions: How prediction sets and deferral turned out, where predictions carry them.
         unit: What was measured: slides or patients.
+
+    Returns:
+        The lines; the first says what was measured.
     """
     known = [test.labelled() for test in tests]
     lines = [("measured", _measured(known, unit)), ("wrong", _wrong(assessment))]
-    keys = ("auc", "balanced_accuracy", "kappa", "mean_absolute_error", "nll")
-    lines += [(METRICS[key].name, _metric(assessment, key)) for key in keys]
+    lines += [(name, _metric(assessment, key)) for key, name in _METRIC_NAMES.items()]
     lines += [
         ("calibration", _calibration(assessment, known)),
         ("uncertainty", _uncertainty(assessment)),
         ("temperature, sets", _fitted(assessment)),
-        ("decisions", "" if decisions is None else _decisions(decisions)),
-        ("patches", _patches(assessment)),
+        *(() if decisions is None else _decisions(decisions)),
+        ("AUC of patches", _patches(assessment)),
     ]
     return tuple((name, text) for name, text in lines if text)
 
@@ -60,18 +72,20 @@ def _measured(tests: Sequence[PredictionTable], unit: str) -> str:
     if unit == "slides" and 1 < num_patients < num:
         text += f" of {num_patients:,} patients"
     if len(tests) > 1:
-        text += f"; {len(tests)} folds, each on its own test slides"
+        text += f"; means over {len(tests)} folds"
     return text
 
 
 def _wrong(assessment: Assessment) -> str:
     confusion = assessment.confusion
     wrong, num = int(confusion.sum() - np.trace(confusion)), int(confusion.sum())
+    errors = confusion.sum(axis=1) - np.diag(confusion)
     classes = [
-        f"{name} {int(row.sum() - row[c])} of {int(row.sum())}"
-        for c, (name, row) in enumerate(zip(assessment.class_names, confusion, strict=True))
+        f"{assessment.class_names[c]} {errors[c]} of {confusion[c].sum()}"
+        for c in np.argsort(-errors, kind="stable")
+        if errors[c]
     ]
-    return f"{wrong} of {num:,}: {', '.join(classes)}"
+    return f"{wrong} of {num:,}" + (f": {', '.join(classes)}" if classes else "")
 
 
 def _metric(assessment: Assessment, key: str) -> str:
@@ -84,8 +98,6 @@ def _metric(assessment: Assessment, key: str) -> str:
     if assessment.overall is not None:
         found = assessment.overall.of(key)
         text += f"  [{found.low:.3f}–{found.high:.3f}]"
-    if len(summary.values) > 1:
-        text += "  mean of folds"
     if key == "nll":
         chance = math.log(len(assessment.class_names))
         text += f"; by chance {chance:.3f}"
@@ -94,9 +106,9 @@ def _metric(assessment: Assessment, key: str) -> str:
 
 def _calibration(assessment: Assessment, tests: Sequence[PredictionTable]) -> str:
     found = next(metric for metric in assessment.summary if metric.name == "ece").mean
-    limit = expected_calibration_limit([test.probs for test in tests])
-    verdict = "no sign of a fault" if found <= limit else "a fault"
-    return f"ECE {found:.3f}; calibrated models have up to {limit:.3f} here: {verdict}"
+    low, high = calibrated_ece(*(test.probs for test in tests))
+    verdict = "a fault" if found > high else "no fault shown"
+    return f"ECE {found:.3f}; {low:.3f}–{high:.3f} if calibrated: {verdict}"
 
 
 def _uncertainty(assessment: Assessment) -> str:
@@ -104,14 +116,11 @@ def _uncertainty(assessment: Assessment) -> str:
     right = sum(fold.num_slides for fold in assessment.uncertainty.folds) - wrong
     if min(wrong, right) < MIN_ERRORS:
         rare, what = (wrong, "wrong") if wrong <= right else (right, "right")
-        return f"too few {what} ({rare} of {MIN_ERRORS} needed) to say if it finds errors"
+        return f"too few errors to judge it: {rare} {what}, {MIN_ERRORS} needed"
     found = assessment.uncertainty.pooled[UNCERTAINTY_MEASURES.index(_MEASURE)]
     p = found.groups.p_value
     chance = "" if math.isnan(p) else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    return (
-        f"a wrong one is less certain than a right one in {found.error_auroc:.0%} of pairs "
-        f"({_MEASURE}{chance}, Welch, one-sided)"
-    )
+    return f"errors are less certain in {found.error_auroc:.0%} of pairs ({_MEASURE}{chance})"
 
 
 def _fitted(assessment: Assessment) -> str:
@@ -125,29 +134,29 @@ def _fitted(assessment: Assessment) -> str:
     sets = assessment.uncertainty.pooled_sets or (folds[0].sets if len(folds) == 1 else ())
     if sets:
         text += (
-            f"; sets of {sets[0].mean_size:.2f} classes hold the label of {sets[0].coverage:.0%} "
+            f"; sets of {sets[0].mean_size:.2f} classes cover {sets[0].coverage:.0%} "
             f"({sets[0].nominal:.0%} asked)"
         )
     return text
 
 
-def _decisions(found: DecisionMetrics) -> str:
-    parts = []
+def _decisions(found: DecisionMetrics) -> tuple[Line, ...]:
+    if not found.num_slides:
+        return (("decisions", f"not measured: all {found.num_seen} slides were seen before"),)
+    sets = deferral = ""
     if found.num_with_set:
-        parts.append(f"sets hold the label of {found.num_covered} of {found.num_with_set} slides")
+        sets = f"hold the label of {found.num_covered} of {found.num_with_set} slides"
     if found.num_deferred is not None:
         wrong = found.wrong_kept + found.wrong_deferred
-        parts.append(
-            f"{found.num_deferred} of {found.num_slides} to a human, with {found.wrong_deferred} "
-            f"of the {wrong} errors"
-        )
-    if found.num_seen:
-        parts.append(f"{found.num_seen} seen or calibration slides left out")
-    return "; ".join(parts)
+        deferral = f"{found.num_deferred} of {found.num_slides} slides, with "
+        deferral += f"{found.wrong_deferred} of {wrong} errors"
+    left_out = f" ({found.num_seen} seen left out)" if found.num_seen else ""
+    lines = (("prediction sets", sets), ("to a human", deferral))
+    return tuple((name, text + left_out) for name, text in lines if text)
 
 
 def _patches(assessment: Assessment) -> str:
     means = {metric.name: metric.mean for metric in assessment.summary}
     areas = {kind: means.get(f"{kind}_auc", math.nan) for kind in CLASS_SCORES}
     known = [f"{kind} {area:.3f}" for kind, area in areas.items() if not math.isnan(area)]
-    return f"AUC in a slide: {', '.join(known)}" if known else ""
+    return ", ".join(known)
