@@ -224,3 +224,34 @@ def test_slides_of_a_patient_who_was_trained_on_are_left_out(tmp_path):
     own = read_predictions(model).provenance
     assert set(own.train) == set(origin.train)
     assert own.slides == {s: content_of(bags.slide_digests()[s]) for s in fold.test}
+
+
+def test_calibration_slides_are_marked_and_measure_no_decision(made, tmp_path):
+    place, _ = made
+    model = place / "run" / "fold-0"
+    known = write_bags(tmp_path / "known", 40, seed=7, name="cal")
+    new = {"model": model, "features": tmp_path / "known", "labels": known}
+    predict_folder(options_of(made, tmp_path / "cal", **new))
+    mixed = tmp_path / "mixed"
+    labels = write_bags(mixed, 4, seed=8, name="new")
+    shutil.copyfile(tmp_path / "known" / "cal00.h5", mixed / "a copy.h5")
+    labels.write_text(f"{labels.read_text()}\na copy,yes")
+    out = tmp_path / "p"
+    found = predict_folder(
+        options_of(
+            made,
+            out,
+            model=model,
+            features=mixed,
+            labels=labels,
+            calibration=tmp_path / "cal",
+            coverage=0.9,
+        )
+    )
+    parts = {p.slide_id: p.seen for p in read_predictions(out).predictions}
+    assert parts.pop("a copy") == "calibration"
+    assert (len(parts), set(parts.values())) == (4, {""})
+    assert any("1 are, or share a patient with, calibration slides" in n for n in found.notes)
+    assert len(read_predictions(out).provenance.calibration) == 40
+    decisions = evaluate_run(EvaluateOptions(predictions=out, bootstrap=0)).decisions
+    assert (decisions.num_slides, decisions.num_seen) == (4, 1)

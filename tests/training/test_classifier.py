@@ -9,6 +9,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.target import OrdinalTarget
 from sgpmil.errors import BagError, LabelError, PredictionError, SettingsError
 from sgpmil.evaluation.calibration import adaptive_calibration_error
 from sgpmil.evaluation.predictor import predict
@@ -282,3 +283,20 @@ def test_rare_positives_are_as_frequent_as_the_probabilities_say(model):
     fitted.set_params(prevalence="balanced")
     assert ace() > 0.15
     assert corrected < 0.03
+
+
+def test_ordered_classes_keep_their_order():
+    # In the order of the alphabet, NC would come last.
+    labels = ["NC", "G1", "G2"] * 4
+    made = classifier(ordinal=True, epochs=1).fit(arrays(12, classes=3), labels)
+    assert made.classes_.tolist() == ["NC", "G1", "G2"]
+    assert made.model_.target == OrdinalTarget(("NC", "G1", "G2"))
+    assert made.predictions(arrays(3)).target == made.model_.target
+    probs = made.predict_proba(arrays(12, classes=3))
+    assert made.predict(arrays(12, classes=3)).tolist() == [
+        made.classes_[c] for c in probs.argmax(axis=1)
+    ]
+    given = classifier(ordinal=True, classes=["low", "high"], epochs=1)
+    assert given.fit(arrays(), ["low", "high"] * 5).classes_.tolist() == ["low", "high"]
+    with pytest.raises(LabelError, match="order"):
+        classifier(ordinal=True).fit(arrays(), ["LUAD", "LUSC"] * 5)

@@ -57,10 +57,12 @@ class PredictionProvenance:
     def line(self) -> str:
         """The provenance in one line."""
         several = f"{len(self.folds)} folds" if len(self.folds) > 1 else ""
+        counts = [f"{len(self.train)} training"] if self.train else []
+        counts += [f"{len(self.validation)} validation"] if self.validation else []
         parts = [
             f"{self.model or 'model'} of {self.source}" if self.source else self.model,
             several,
-            f"{len(self.train)} training slides" if self.train and not several else "",
+            f"{' and '.join(counts)} slides" if counts and not several else "",
             ", ".join(self.encoders),
             f"sgpmil {self.version}" if self.version else "",
             self.created[:10],

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
-from sgpmil.evaluation.uncertainty.decisions import Decision, decide, fit_deferral
+from sgpmil.evaluation.uncertainty.decisions import (
+    Decision,
+    DecisionMetrics,
+    decide,
+    fit_deferral,
+    measure_decisions,
+)
 from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, uncertainty
 from tests.evaluation.tables import table_of
 from tests.evaluation.uncertain_tables import model_table
@@ -100,3 +106,30 @@ def test_a_slide_is_decided_by_both_rules(predicted):
     assert {d.deferred for d in decisions} == {True, False}
     assert decide(table)[3] == Decision(table.slide_ids[3], None, None)
     assert decide(table)[3].columns == {}
+
+
+def test_decisions_are_counted_on_slides_that_nothing_has_seen():
+    said, labels = [0, 0, 1, 1, 0, 0], [0, 1, 1, 0, 1, None]
+    table = table_of(np.eye(2)[said] * 0.8 + 0.1, labels, ("no", "yes"))
+    rows = list(table.predictions)
+    rows[4] = replace(rows[4], seen="calibration")  # which is wrong, and would count else
+    table = replace(table, predictions=tuple(rows))
+    sets = [("no",), ("no", "yes"), ("no",), None, ("no",), ("no",)]
+    defers = [False, True, True, False, True, True]
+    decisions = {
+        row.slide_id: Decision(row.slide_id, names, deferred)
+        for row, names, deferred in zip(rows, sets, defers, strict=True)
+    }
+    expected = DecisionMetrics(
+        num_slides=4,
+        num_seen=1,
+        num_with_set=3,
+        num_covered=2,
+        num_deferred=2,
+        wrong_kept=1,
+        wrong_deferred=1,
+    )
+    assert measure_decisions(table, decisions) == expected
+    only_sets = {name: replace(one, deferred=None) for name, one in decisions.items()}
+    assert measure_decisions(table, only_sets).num_deferred is None
+    assert measure_decisions(table, {}) is None

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from sgpmil.bags.target import ClassTarget
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.experiments.recipe import load_recipe
 from sgpmil.models.checkpoint import save_model
 from sgpmil.models.prevalence import ClassShares
@@ -114,6 +115,32 @@ def test_predictions_of_another_system_have_no_history(tmp_path):
     (commands,) = reproduction_section(found, "sgpmil report x").blocks
     assert isinstance(commands, Commands)
     assert commands.lines == (f"sgpmil evaluate {shlex.quote(str(tmp_path))}", "sgpmil report x")
+
+
+def test_the_origin_of_the_predictions_is_on_the_page(tmp_path):
+    found = material(path=tmp_path, num_folds=2)
+    folds = []
+    for number, fold in enumerate(found.folds):
+        origin = PredictionProvenance(
+            model="abmil",
+            source="runs/a",
+            folds=(str(number),),
+            encoders=("uni_v1",),
+            created="2026-01-31T10:00:00+00:00",
+            train=("t1", "t2", "t3")[: 2 + number],
+            validation=("v1",),
+        )
+        folds.append(replace(fold, test=replace(fold.test, provenance=origin)))
+    several = reproduction_section(replace(found, folds=tuple(folds)), "x").blocks
+    assert [block.text for block in several[:2]] == [
+        "Predicted by abmil of runs/a; 2 folds; uni_v1; 2026-01-31.",
+        "Slides a fold: 2–3 training, 1 validation.",
+    ]
+    one, *_ = reproduction_section(replace(found, folds=(folds[1],), run=None), "x").blocks
+    expected = "3 training and 1 validation slides; uni_v1; 2026-01-31."
+    assert one.text == f"Predicted by abmil of runs/a; {expected}"
+    # Of predictions without it, nothing is claimed.
+    assert "Predicted by" not in str(reproduction_section(found, "x"))
 
 
 def test_the_environment_is_that_of_the_run(tmp_path):

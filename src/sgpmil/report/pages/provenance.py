@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import SettingsError
+from sgpmil.evaluation.provenance import joined_provenance
 from sgpmil.models.checkpoint import read_shares
 from sgpmil.models.prevalence import prevalence_note
 from sgpmil.models.registry import resolve_settings
@@ -84,14 +85,36 @@ def environment_section(material: RunMaterial) -> Section:
 def reproduction_section(material: RunMaterial, report_command: str) -> Section:
     """Return the commands that make the run and this page again."""
     lines = (f"sgpmil evaluate {shlex.quote(str(material.path))}", report_command)
+    origin = tuple(Prose(sentence) for sentence in origin_sentences(material))
     if material.run is None:
-        return Section("reproduction", "How to reproduce", (Commands(lines),))
+        return Section("reproduction", "How to reproduce", (*origin, Commands(lines)))
     words = Prose(
         "The splits lie in the run. The same versions on the same kind of machine give the same "
         "numbers; other versions or processors round differently. The commit above is the code."
     )
     again = train_command(material.run, material.target)
-    return Section("reproduction", "How to reproduce", (words, Commands((again, *lines))))
+    return Section("reproduction", "How to reproduce", (*origin, words, Commands((again, *lines))))
+
+
+def origin_sentences(material: RunMaterial) -> tuple[str, ...]:
+    """Say what predicted the slides and how many it learned from, where the predictions know it."""
+    found = [fold.test.provenance for fold in material.folds]
+    joined = joined_provenance(found)
+    if joined is None or not joined.line:
+        return ()
+    sentence = f"Predicted by {joined.line}."
+    folds = [one for one in found if one is not None and len(one.folds) == 1]
+    if len(folds) < 2 or len(folds) < len(found):
+        return (sentence,)
+    train, validation = ([len(getattr(f, part)) for f in folds] for part in ("train", "validation"))
+    if not any(train):
+        return (sentence,)
+    return (sentence, f"Slides a fold: {_span(train)} training, {_span(validation)} validation.")
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low}–{high}"
 
 
 def train_command(run: Run, target: Target) -> str:
