@@ -280,3 +280,35 @@ def test_no_path_leads_out(client, path):
 def test_thresholds_that_are_no_numbers_are_refused(client, least):
     address = f"/maps/0/attention/1_files/5/0_0.png?least={least}"
     assert client.get(address).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"reviewer": "Ben", "version": 0, "verdict": "agree", "note": "\\ud800"}',
+        '{"reviewer": "Ben", "version": NaN, "verdict": "agree"}',
+        '{"reviewer": "Ben", "version": 0, "verdict": "agree", "\\ud800": 1}',
+        '{"reviewer": "Ben", "version": 0, "verdict": "agree", "regions": [[[Infinity, 1]]]}',
+        "NaN",
+    ],
+)
+def test_what_json_cannot_give_back_is_refused(client, case, body):
+    headers = {"content-type": "application/json"}
+    found = client.put(f"/api/slides/{case.number}/reviews", content=body, headers=headers)
+    assert found.status_code == 422
+    assert found.json()["detail"][0]["loc"][0] == "body"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/thumbnails/0.jpg",
+        "/patches/0/0.jpg",
+        "/slides/0_files/8/0_0.jpg",
+        "/maps/0/attention/1_files/8/0_0.png",
+    ],
+)
+def test_pictures_do_not_stay_in_the_browser_where_another_run_has_the_same_numbers(client, path):
+    found = client.get(path)
+    assert found.status_code == 200
+    assert found.headers["cache-control"] == "no-store"

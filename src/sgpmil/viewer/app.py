@@ -1,5 +1,6 @@
 """Addresses of the viewer: the page, answers as JSON, tiles by the convention of Deep Zoom."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -43,8 +45,9 @@ Number = Annotated[int, InPath(ge=0, le=_LARGEST, description="Number of a slide
 Class = Annotated[int | None, Query(alias="class", ge=0, le=_LARGEST)]
 Place = Annotated[int, InPath(ge=0, le=_LARGEST)]
 LayerName = LayerKind | Literal["prototype"]
-_KEPT = {"cache-control": "private, max-age=3600"}
 _FRESH = {"cache-control": "no-store"}
+"""Pictures are not kept by browsers either: another run at the same address has other slides under
+the same numbers, and pictures of patients do not stay on a disk."""
 
 
 class ReviewBody(BaseModel):
@@ -90,6 +93,13 @@ def create_app(viewing: Viewing, *, read_only: bool = False) -> FastAPI:
 
 
 def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def misunderstood(_: Request, error: RequestValidationError) -> Response:
+        # What was sent stays out of the answer: JSON and UTF-8 cannot hold all of it.
+        found = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
+        text = json.dumps({"detail": found})
+        return Response(text, 422, _FRESH, media_type="application/json")
+
     @app.exception_handler(OtherVersionError)
     async def other_version(_: Request, error: OtherVersionError) -> JSONResponse:
         current = None if error.current is None else error.current.as_json()
@@ -232,7 +242,7 @@ def _add_tiles(app: FastAPI, viewing: Viewing) -> None:
         content = await run_in_threadpool(make)
         if content is None:
             raise HTTPException(404, "There is no such picture.")
-        return Response(content, media_type=f"image/{kind}", headers=_KEPT)
+        return Response(content, media_type=f"image/{kind}", headers=_FRESH)
 
     @app.get("/thumbnails/{slide}.jpg")
     async def thumbnail(slide: Number) -> Response:
