@@ -83,3 +83,15 @@ def test_memory_of_tiles_is_bounded(partly):
             partly.base_tile(case, 11, column, row)
             assert partly.tiles.num_bytes <= 50_000
     partly.tiles.limit = before
+
+
+def test_tiles_that_do_not_exist_take_no_memory(viewing, case):
+    kept = len(viewing.tiles._values)
+    assert all(viewing.base_tile(case, 30 + n, 1, 1) is None for n in range(20))
+    assert len(viewing.tiles._values) == kept
+
+
+def test_small_tiles_count_with_what_keeping_them_takes(viewing, case):
+    before = viewing.tiles.num_bytes
+    tile = viewing.map_tile(case, "attention", 1, 123.5, 8, 0, 0)
+    assert viewing.tiles.num_bytes - before >= len(tile) + 500

@@ -180,9 +180,10 @@ class OpenSlides:
             self._of_slide[slide_id] = self._of_slide.get(slide_id, 0) + 1
         try:
             return self._open(slide_id)
-        except SlideError as error:
+        except BaseException as error:
             with self._changed:
-                self._failures[slide_id] = str(error)
+                if isinstance(error, SlideError):
+                    self._failures[slide_id] = str(error)
                 self._count_closed(slide_id)
             raise
 

@@ -43,6 +43,8 @@ THUMBNAIL, PICTURE = 160, 224
 """Longer side of a thumbnail, and side of a patch's picture, in pixels."""
 PROTOTYPE_LAYER = "prototype"
 
+_ENTRY_BYTES = 1024
+"""Memory of a cached tile besides its content: its key and its place in the cache."""
 _BROKEN, _STRIPE = (214, 208, 208), (180, 170, 170)
 
 
@@ -63,6 +65,10 @@ class CaseFrame:
     mpp: float | None
     has_image: bool
     problem: str = ""
+
+
+class _NoPictureError(Exception):
+    """There is no such picture."""
 
 
 class Viewing:
@@ -90,7 +96,9 @@ class Viewing:
         self.follow_links = follow_links
         self.slides = OpenSlides(cohort.run.material.sources, slide_folder)
         self.knowledge = tuple(RunKnowledge(run) for run in cohort.runs)
-        self.tiles: BoundedCache[tuple[object, ...], bytes] = BoundedCache(tile_bytes, len)
+        self.tiles: BoundedCache[tuple[object, ...], bytes] = BoundedCache(
+            tile_bytes, lambda tile: len(tile) + _ENTRY_BYTES
+        )
         self._scored: BoundedCache[int, ScoredSlide] = BoundedCache(
             SCORE_BYTES, lambda slide: slide.num_bytes
         )
@@ -328,7 +336,17 @@ class Viewing:
 
     def _cached(self, key: tuple[object, ...], make: Callable[[], bytes | None]) -> bytes | None:
         """Return an encoded picture; that there is none is not kept."""
-        return self.tiles.get_or_make(key, lambda: make() or b"") or None
+
+        def made() -> bytes:
+            found = make()
+            if found is None:
+                raise _NoPictureError
+            return found
+
+        try:
+            return self.tiles.get_or_make(key, made)
+        except _NoPictureError:
+            return None
 
 
 def _broken(width: int, height: int) -> UInt8[np.ndarray, "h w 3"]:
