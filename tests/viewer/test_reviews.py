@@ -58,6 +58,21 @@ def test_two_people_have_their_own_verdicts(reviews):
     assert reviews.verdicts() == {"a": ["agree", "disagree"]}
 
 
+def test_verdicts_are_listed_without_reading_the_regions(reviews):
+    save(reviews, regions=[RING])
+    with sqlite3.connect(reviews.path) as connection:
+        connection.execute("UPDATE verdicts SET regions = 'no JSON'")
+    assert reviews.verdicts() == {"a": ["agree"]}
+    with pytest.raises(ReviewError, match="cannot be read"):
+        reviews.all()
+
+
+def test_the_file_is_whole_by_itself(reviews):
+    # A write-ahead log beside it fails on network drives and in folders that cannot be written.
+    save(reviews)
+    assert [file.name for file in reviews.path.parent.iterdir()] == [reviews.path.name]
+
+
 def test_people_who_save_at_once_lose_nothing(reviews):
     other = Reviews(reviews.path)  # as another process would
 

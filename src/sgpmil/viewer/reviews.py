@@ -187,26 +187,36 @@ class Reviews:
     def verdicts(self) -> dict[str, list[str]]:
         """Return the verdicts by slide."""
         found: dict[str, list[str]] = {}
-        for review in self.all():
-            found.setdefault(review.slide, []).append(review.verdict)
+        # Without regions and notes: the worklist asks for them at every change of a filter.
+        for slide, verdict in self._rows("slide, verdict", "ORDER BY slide, reviewer"):
+            found.setdefault(slide, []).append(verdict)
         return found
 
     def _read(
         self, rest: str, values: tuple[Any, ...] = (), table: str = "verdicts"
     ) -> list[Review]:
+        rows = self._rows(_COLUMNS, rest, values, table)
+        try:
+            return [_review(row) for row in rows]
+        except ValueError as error:
+            raise self._unreadable(error) from error
+
+    def _rows(
+        self, columns: str, rest: str, values: tuple[Any, ...] = (), table: str = "verdicts"
+    ) -> list[tuple[Any, ...]]:
         if not self.path.exists():
             return []
+        query = f"SELECT {columns} FROM {table} {rest}"  # noqa: S608
         try:
-            rows = self._connection().execute(
-                f"SELECT {_COLUMNS} FROM {table} {rest}",  # noqa: S608
-                values,
-            )
-            return [_review(row) for row in rows]
-        except (sqlite3.Error, ValueError) as error:
-            raise ReviewError(
-                f"Expected verdicts in {self.path}, but they cannot be read ({error}). Move the "
-                "file away, or restore it."
-            ) from error
+            return self._connection().execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ReviewError:
+        return ReviewError(
+            f"Expected verdicts in {self.path}, but they cannot be read ({error}). Move the "
+            "file away, or restore it."
+        )
 
     def _one(self, connection: sqlite3.Connection, slide: str, reviewer: str) -> Review | None:
         row = connection.execute(
@@ -223,7 +233,8 @@ class Reviews:
             place = f"{self.path.resolve().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
             found = sqlite3.connect(place, uri=True, timeout=30, isolation_level=None)
             if not self.read_only:
-                found.execute("PRAGMA journal_mode=WAL")
+                # With the rollback journal, for a write-ahead log loses changes where runs lie on
+                # a network drive, and cannot be read in a folder that may not be written.
                 found.executescript(_SCHEMA)
             self._local.connection = found
         return found
