@@ -4,7 +4,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from sgpmil.viewer.safety import COOKIE, MOST_BODY, Guard, RateLimit, is_loopback
+from sgpmil.viewer.safety import MOST_BODY, Guard, RateLimit, is_loopback
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 WRITE = {"x-sgpmil": "1"}
@@ -109,16 +109,42 @@ def test_tokens_cannot_be_tried_out():
     codes = [page.get(f"/?token=guess{i}").status_code for i in range(6)]
     assert codes == [401, 401, 401, 429, 429, 429]
     assert page.get("/?token=a+long+token").status_code == 429
-    cookies = {"cookie": f"{COOKIE}=guess"}
-    assert page.get("/", headers=cookies).status_code == 429
 
 
-@pytest.mark.parametrize(
-    "cookie", ["\xff", f"{COOKIE}=\xe9", f"{COOKIE}", ";;;=", f"{COOKIE}=a b c"]
-)
+def test_tokens_cannot_be_tried_out_in_a_header():
+    page = client(token="a long token", guesses_a_minute=3)  # noqa: S106
+    tries = ["guess0", "guess1", "guess2", "guess3", "a long token"]
+    codes = [page.get("/", headers={"authorization": f"Bearer {t}"}).status_code for t in tries]
+    assert codes == [401, 401, 401, 429, 429]
+
+
+def test_guesses_of_others_do_not_shut_out_who_is_in():
+    page = client(token="a long token", guesses_a_minute=3)  # noqa: S106
+    page.get("/?token=a+long+token")
+    for _ in range(5):
+        TestClient(page.app, base_url="http://localhost:8765").get("/?token=wrong")
+    assert page.get("/").text == "secret"
+
+
+def test_the_cookie_is_no_digest_of_the_token_and_each_server_has_its_own():
+    one, other = (client(token="a long token") for _ in range(2))  # noqa: S106
+    for page in (one, other):
+        page.get("/?token=a+long+token")
+    assert not set(one.cookies.keys()) & set(other.cookies.keys())
+    assert not set(one.cookies.values()) & set(other.cookies.values())
+    # A browser sends the cookies of all ports to each of them.
+    both = {**one.cookies, **other.cookies}
+    text = "; ".join(f"{name}={value}" for name, value in both.items())
+    for page in (one, other):
+        page.cookies.clear()
+        assert page.get("/", headers={"cookie": text}).text == "secret"
+
+
+@pytest.mark.parametrize("cookie", ["\xff", "{}=\xe9", "{}", ";;;=", "{}=a b c", "{}="])
 def test_strange_cookies_are_no_token(cookie):
     page = client(token="a long token")  # noqa: S106
-    found = page.get("/", headers=[(b"cookie", cookie.encode("latin-1"))])
+    text = cookie.format(page.app.cookie)
+    found = page.get("/", headers=[(b"cookie", text.encode("latin-1"))])
     assert found.status_code == 401
 
 

@@ -1,16 +1,19 @@
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+import warnings
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 
 from sgpmil.errors import SettingsError
-from sgpmil.viewer.server import ViewOptions, guarded_app, view
+from sgpmil.viewer.server import ViewOptions, guarded_app, open_viewing, page_address, view
 
 
 def test_a_port_in_use_is_one_sentence(options):
@@ -35,6 +38,28 @@ def test_strange_options_are_refused(options, wrong):
 
 def test_verdicts_lie_beside_the_run(tmp_path):
     assert ViewOptions(run=tmp_path / "a").reviews_path == tmp_path / "a.reviews.sqlite"
+
+
+def test_the_address_holds_any_token():
+    token = "a&b c+d#100%"  # noqa: S105
+    address = page_address("127.0.0.1", 80, token)
+    assert parse_qs(urlsplit(address).query) == {"token": [token]}
+
+
+def test_slides_that_a_run_remembers_may_lie_in_folders_below(viewed, tmp_path):
+    for number, name in enumerate(("s 0", "s2")):
+        (tmp_path / f"batch {number}").mkdir()
+        shutil.copy(viewed / "slides" / f"{name}.tiff", tmp_path / f"batch {number}")
+    run = tmp_path / "run"
+    shutil.copytree(viewed / "run", run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two slides have no file
+        open_viewing(ViewOptions(run=run, slides=tmp_path)).close()
+        found = open_viewing(ViewOptions(run=run))
+    for name in ("s 0", "s2"):
+        frame = found.frame(found.cohort.named(name))
+        assert (frame.has_image, frame.problem) == (True, "")
+    found.close()
 
 
 def test_the_whole_application_is_guarded(viewing, options):

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import ipaddress
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -23,6 +24,7 @@ MOST_URL = 4096
 WRITE_HEADER = "x-sgpmil"
 """Header that a page of another origin cannot send without asking first."""
 COOKIE = "sgpmil_session"
+"""Beginning of the name of the cookie."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -113,7 +115,10 @@ class Guard:
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
         self.read_only = read_only
-        self._session = None if token is None else _session(token)
+        self._token = None if token is None else _digest(token)
+        # Cookies hold for all ports of a host: each server has a name of its own.
+        self.cookie = f"{COOKIE}_{secrets.token_hex(4)}"
+        self._session = secrets.token_hex(32)
         self._writes = RateLimit(writes_a_minute)
         self._guesses = RateLimit(guesses_a_minute)
 
@@ -134,7 +139,7 @@ class Guard:
 
         headers = _headers(scope)
         refusal = self._refusal(scope, headers)
-        if refusal is None and self._session is not None:
+        if refusal is None and self._token is not None:
             if await self._let_in(scope, guarded):
                 return
             refusal = self._unknown(scope, headers)
@@ -151,7 +156,7 @@ class Guard:
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MOST_URL:
             return 414, f"Expected an address of at most {MOST_URL} bytes."
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BODY:
+        if not (length.isascii() and length.isdigit()) or int(length) > MOST_BODY:
             return 413, f"Expected a body of at most {MOST_BODY} bytes."
         if scope["method"] not in _WRITES:
             return None
@@ -169,17 +174,20 @@ class Guard:
 
     def _unknown(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Refuse a client that has not shown the token."""
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        if given and self._fits(_session(given)):
-            return None
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             cookie = None
-        if cookie is not None and self._fits(cookie.value):
+        # Random and long, unlike a token that somebody chose: it cannot be guessed.
+        if cookie is not None and _is_same(cookie.value, self._session):
             return None
-        if (given or cookie is not None) and self._guesses.is_exceeded(_client(scope)):
-            return 429, "Too many wrong tokens. Wait a minute."
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        if given:
+            if self._guesses.is_exceeded(_client(scope), count=False):
+                return 429, "Too many wrong tokens. Wait a minute."
+            if self._fits(given):
+                return None
+            self._guesses.is_exceeded(_client(scope))
         return 401, "Open the address with the token that sgpmil view printed."
 
     async def _let_in(self, scope: Scope, send: Send) -> bool:
@@ -191,22 +199,25 @@ class Guard:
         if self._guesses.is_exceeded(_client(scope), count=False):
             await _answer(send, 429, "Too many wrong tokens. Wait a minute.")
             return True
-        if not self._fits(_session(given)):
+        if not self._fits(given):
             self._guesses.is_exceeded(_client(scope))
             return False
         rest = urlencode([pair for pair in query if pair[0] != "token"])
-        cookie = f"{COOKIE}={_session(given)}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self.cookie}={self._session}; HttpOnly; SameSite=Strict; Path=/"
         place = f"/?{rest}" if rest else "/"
         await _answer(send, 303, "", {"location": place, "set-cookie": cookie})
         return True
 
-    def _fits(self, session: str) -> bool:
-        wanted = (self._session or "").encode()
-        return hmac.compare_digest(session.encode("utf-8", "replace"), wanted)
+    def _fits(self, token: str) -> bool:
+        return _is_same(_digest(token), self._token or "")
 
 
-def _session(token: str) -> str:
-    return hashlib.sha256(b"sgpmil viewer " + token.encode("utf-8", "replace")).hexdigest()
+def _is_same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The server of the viewer: ``sgpmil view``."""
 
 import contextlib
+import os
 import socket
 import threading
 import webbrowser
@@ -10,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from sgpmil.errors import SettingsError
 from sgpmil.runs.material import MaterialOptions
@@ -175,7 +177,7 @@ def page_address(host: str, port: int, token: str | None) -> str:
     """
     name = socket.gethostname() if host in _WILDCARDS else host
     name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
+    return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token)}")
 
 
 def openseadragon_missing() -> str:
@@ -225,6 +227,6 @@ def _open_browser(address: str) -> None:
 
 
 def _common_folder(files: Any) -> Path | None:
-    """Return the folder of the slides that a run remembers."""
-    first = next(iter(files), None)
-    return None if first is None else Path(first).parent
+    """Return the folder that holds the slides which a run remembers, perhaps in folders below."""
+    places = [Path(file).parent for file in files]
+    return Path(os.path.commonpath(places)) if places else None
