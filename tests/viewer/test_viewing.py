@@ -1,11 +1,17 @@
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from sgpmil.viewer.answers import slide_answer
+from sgpmil.errors import ExplanationError
+from sgpmil.viewer.answers import agreement_answer, slide_answer
+from sgpmil.viewer.bounded_cache import BoundedCache
+from sgpmil.viewer.reviews import Review
+from sgpmil.viewer.scored_slide import ScoredSlide
 from sgpmil.viewer.server import ViewOptions, open_viewing
 from tests.slides.extraction.drawn_files import TISSUE, write_slide
 
@@ -95,3 +101,33 @@ def test_small_tiles_count_with_what_keeping_them_takes(viewing, case):
     before = viewing.tiles.num_bytes
     tile = viewing.map_tile(case, "attention", 1, 123.5, 8, 0, 0)
     assert viewing.tiles.num_bytes - before >= len(tile) + 500
+
+
+def test_threads_that_want_the_same_scores_read_them_once(partly, monkeypatch):
+    case, read, begun = partly.cohort.named("s 0"), [], threading.Barrier(8)
+    scores = case.run.scores(case)
+    partly._scored = BoundedCache(2**20, lambda slide: slide.num_bytes)
+    monkeypatch.setattr(type(case.run), "scores", lambda *_: read.append(1) or scores)
+
+    def ask(_):
+        begun.wait()
+        return partly.scored(case).num_patches
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(ask, range(8))) == {scores.num_instances}
+    assert len(read) == 1
+
+
+def test_embeddings_of_other_patches_are_not_searched(viewing, case, monkeypatch):
+    monkeypatch.setattr(ScoredSlide, "num_patches", 5)
+    with pytest.raises(ExplanationError, match="of the 5 patches"):
+        viewing.similar(case, 3)
+
+
+def test_a_verdict_on_an_earlier_prediction_is_no_agreement_with_this_one(viewing, case):
+    now = case.run.class_names[case.prediction.predicted_class]
+    other = next(name for name in case.run.class_names if name != now)
+    known = ("Ada", 1, "agree", "", ())
+    reviews = [Review(case.name, *known, predicted, 0.9, "") for predicted in (now, other, other)]
+    found = agreement_answer(viewing.cohort, reviews)
+    assert (found["all"]["agree"], found["num_outdated"], found["num_reviewed"]) == (1, 2, 1)

@@ -375,16 +375,25 @@ def differences_answer(cohort: Cohort, other: ViewedRun | None) -> dict[str, Any
 
 
 def agreement_answer(cohort: Cohort, reviews: Iterable[Review]) -> dict[str, Any]:
-    """Summarise how far people agree with the model, by person and by the model's confidence."""
-    known = [(one, case) for one in reviews if (case := cohort.named(one.slide)) is not None]
+    """Summarise how far people agree with the model, by person and by the model's confidence.
+
+    A verdict on an earlier prediction of another class says nothing about this one, and is only
+    counted as such.
+    """
+    found = [(one, case) for one in reviews if (case := cohort.named(one.slide)) is not None]
+    known = [
+        (one, case)
+        for one, case in found
+        if one.predicted == case.run.class_names[case.prediction.predicted_class]
+    ]
 
     def counts(chosen: Iterable[Review]) -> dict[str, Any]:
-        found = Counter(one.verdict for one in chosen)
-        decided = found["agree"] + found["disagree"]
-        low, high = _wilson(found["agree"], decided)
+        verdicts = Counter(one.verdict for one in chosen)
+        decided = verdicts["agree"] + verdicts["disagree"]
+        low, high = _wilson(verdicts["agree"], decided)
         return {
-            **{verdict: found[verdict] for verdict in ("agree", "disagree", "unsure")},
-            "share": number(found["agree"] / decided) if decided else None,
+            **{verdict: verdicts[verdict] for verdict in ("agree", "disagree", "unsure")},
+            "share": number(verdicts["agree"] / decided) if decided else None,
             "low": low,
             "high": high,
         }
@@ -392,6 +401,7 @@ def agreement_answer(cohort: Cohort, reviews: Iterable[Review]) -> dict[str, Any
     people = sorted({one.reviewer for one, _ in known})
     return {
         "num_reviewed": len({one.slide for one, _ in known}),
+        "num_outdated": len(found) - len(known),
         "num_slides": len(cohort.run.cases),
         "all": counts(one for one, _ in known),
         "people": [

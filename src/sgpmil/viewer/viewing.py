@@ -67,8 +67,8 @@ class CaseFrame:
     problem: str = ""
 
 
-class _NoPictureError(Exception):
-    """There is no such picture."""
+class _NothingError(Exception):
+    """There is no such picture, or no scores."""
 
 
 class Viewing:
@@ -116,14 +116,17 @@ class Viewing:
         Raises:
             PredictionError: They cannot be read.
         """
-        found = self._scored.get(case.number)
-        if found is None:
+
+        def read() -> ScoredSlide:
             scores = case.run.scores(case)
             if scores is None:
-                return None
-            found = ScoredSlide(scores, case.run.class_names)
-            self._scored.put(case.number, found)
-        return found
+                raise _NothingError
+            return ScoredSlide(scores, case.run.class_names)
+
+        try:
+            return self._scored.get_or_make(case.number, read)
+        except _NothingError:
+            return None
 
     def frame(self, case: Case) -> CaseFrame:
         """Return the plane that a case is shown on: the slide's, or one that holds its patches."""
@@ -318,6 +321,14 @@ class Viewing:
         bags, reason = self.knowledge[0].bags()
         if bags is None:
             raise ExplanationError(f"Similar patches need the embeddings. {reason}")
+        scored = self.scored(case)
+        if scored is not None and case.slide_id in bags.slide_ids:
+            num = bags.num_instances[bags.index(case.slide_id)]
+            if num != scored.num_patches:
+                raise ExplanationError(
+                    f"Expected embeddings of the {scored.num_patches} patches of "
+                    f"'{case.slide_id}', but there are {num}. Name the run's own with --features."
+                )
         if self._search is None:
             self._search = PatchSearch(bags)
         return self._search.search(case.slide_id, patch)
@@ -340,12 +351,12 @@ class Viewing:
         def made() -> bytes:
             found = make()
             if found is None:
-                raise _NoPictureError
+                raise _NothingError
             return found
 
         try:
             return self.tiles.get_or_make(key, made)
-        except _NoPictureError:
+        except _NothingError:
             return None
 
 
