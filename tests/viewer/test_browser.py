@@ -331,6 +331,47 @@ def test_a_verdict_is_saved_and_exported(browser, address, viewing):
             assert visit.violations() == []
 
 
+def test_a_verdict_that_was_begun_is_not_lost(browser, address):
+    with Visit(browser, address, slide_path("s2", tab="review")) as visit:
+        page = visit.page
+        visit.wait_for_tiles()
+        page.get_by_label("Note").fill("begun")
+        page.get_by_label("Unsure").check()
+        page.get_by_role("button", name="Add what is in view").click()
+        page.get_by_label("Your name").fill("Cleo")
+        page.get_by_label("Your name").blur()
+        assert page.get_by_label("Note").input_value() == "begun"
+        page.keyboard.press("n")
+        visit.until("!document.title.startsWith('s2')")
+        page.keyboard.press("Escape")
+        page.locator("a.slide-link", has_text="s2").click()
+        page.get_by_role("tab", name="Verdict").click()
+        page.wait_for_selector("text=not saved yet")
+        assert page.get_by_label("Note").input_value() == "begun"
+        assert page.get_by_label("Your name").input_value() == "Cleo"
+        assert page.get_by_label("Unsure").is_checked()
+        assert page.locator(".region-list li").count() == 1
+        check_quiet(visit)
+
+
+def test_shares_are_never_rounded_to_none_or_all(browser, address):
+    with Visit(browser, address) as visit:
+        shares = [0, 0.004, 0.5, 0.999, 1]
+        words = "async shares => { const { percent } = await import('/static/js/dom.js');"
+        found = visit.page.evaluate(words + " return shares.map((one) => percent(one)); }", shares)
+        assert found == ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
+
+
+def test_the_highest_threshold_keeps_the_highest_patch(browser, address, case):
+    with Visit(browser, address, slide_path(layer="attention")) as visit:
+        visit.wait_for_tiles()
+        slider = visit.page.get_by_label("Threshold")
+        slider.focus()
+        slider.press("End")
+        visit.page.wait_for_selector("output:has-text('≥')")
+        assert "0 of" not in visit.page.locator("output.selection").inner_text().split(": ")[1]
+
+
 def test_the_address_brings_the_same_view_back(browser, address):
     path = slide_path(layer="evidence_std", opacity="0.4", x="900", y="700", zoom="0.8", patch="7")
     with Visit(browser, address, path) as visit:

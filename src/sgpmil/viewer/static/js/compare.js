@@ -32,10 +32,21 @@ async function differences(main, run, values) {
   return {};
 }
 
+// A slide by two models, both with the layers of the same class, which may have another number in the other run.
+async function pair([one, other], chosen) {
+  const first = await get(`/api/slides/${one}`, { class: chosen });
+  const wanted = first.probabilities[first.class_index].name;
+  const second = await get(`/api/slides/${other}`);
+  const index = second.probabilities.findIndex(({ name }) => name === wanted);
+  if (index === second.class_index) return [first, second];
+  if (index >= 0) return [first, await get(`/api/slides/${other}`, { class: index })];
+  return [first, { ...second, layers: second.layers.filter((layer) => !layer.of_class) }];
+}
+
 async function sideBySide(main, run, values) {
   const { number } = await get("/api/named", { name: values.name });
   const numbers = [number, Number(values.with)];
-  let slides = await Promise.all(numbers.map((one) => get(`/api/slides/${one}`, { class: values.class })));
+  let slides = await pair(numbers, values.class);
   document.title = `Compare ${slides[0].name} · ${run.name}`;
   const hosts = slides.map(() => h("div", { class: "stage" }));
   const legends = slides.map(() => h("div", { class: "legend" }));
@@ -74,7 +85,7 @@ async function sideBySide(main, run, values) {
   const layers = new LayerPanel(layersHost, slides[0], run, values, stages, async ({ reload, ...changes }) => {
     note(changes);
     if (reload) {
-      slides = await Promise.all(numbers.map((one) => get(`/api/slides/${one}`, { class: changes.class })));
+      slides = await pair(numbers, changes.class);
       stages.forEach((stage, side) => (stage.slide = slides[side]));
       layers.take(slides[0]);
     }

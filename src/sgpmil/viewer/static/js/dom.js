@@ -40,8 +40,12 @@ export function debounce(action, wait) {
 
 export function percent(share, digits = 0) {
   if (share === null || share === undefined) return "–";
-  if (share > 0 && share < 0.01) return "<1 %";
-  return `${(100 * share).toFixed(digits)} %`;
+  // What would be rounded to none or all is a bound, as probabilities are elsewhere.
+  const value = 100 * share;
+  const step = 10 ** -digits;
+  if (value > 0 && value < step) return `<${step} %`;
+  if (value < 100 && value > 100 - step) return `>${(100 - step).toFixed(digits)} %`;
+  return `${value.toFixed(digits)} %`;
 }
 
 export function shown(value, digits = 3) {

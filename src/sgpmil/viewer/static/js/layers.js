@@ -81,7 +81,7 @@ export class LayerPanel {
     const least = this.hasScores ? this.least : null;
     for (const stage of this.stages) {
       stage.setOpacity(this.opacity);
-      stage.setMap(stage.slide.layers.some((one) => one.kind === layer) ? layer : null, this.slide.class_index, least);
+      stage.setMap(stage.slide.layers.some((one) => one.kind === layer) ? layer : null, stage.slide.class_index, least);
       stage.setOutlines(this.showsOutlines ? (stage.slide.annotations?.rings ?? []) : []);
     }
     this.opacityInput.disabled = layer === null;
@@ -134,7 +134,7 @@ export class LayerPanel {
     if (!this.hasScores) return;
     const { least, most } = this.chosen;
     const chosen = clamp(step, 0, STEPS, 0);
-    this.least = chosen === 0 ? null : Number((least + ((most - least) * chosen) / STEPS).toPrecision(4));
+    this.least = chosen === 0 ? null : roundedDown(least + ((most - least) * chosen) / STEPS, (most - least) / STEPS);
     this.thresholdInput.value = chosen;
     this.count();
     this.redraw();
@@ -142,7 +142,7 @@ export class LayerPanel {
 
   redraw = debounce(() => {
     const layer = this.layer === NONE ? null : this.layer;
-    for (const stage of this.stages) if (stage.slide.layers.some((one) => one.kind === layer)) stage.setMap(layer, this.slide.class_index, this.least);
+    for (const stage of this.stages) if (stage.slide.layers.some((one) => one.kind === layer)) stage.setMap(layer, stage.slide.class_index, this.least);
     this.onChange({ least: this.least });
   }, 120);
 
@@ -168,7 +168,7 @@ export class LayerPanel {
       if (own !== this.turn) return;
       const area = found.area_mm2 === null ? "" : ` · ${found.is_exact ? "" : "about "}${shown(found.area_mm2)} mm²`;
       const patches = `${found.patches.toLocaleString("en")} of ${count(found.known, "patch", "patches")}`;
-      this.thresholdText.textContent = this.least === null ? `All: ${patches}${area}` : `≥ ${shown(least)}: ${patches}${area}`;
+      this.thresholdText.textContent = this.least === null ? `All: ${patches}${area}` : `≥ ${String(least).replace("-", "−")}: ${patches}${area}`;
     } catch (error) {
       if (own === this.turn) this.thresholdText.textContent = error.message;
     }
@@ -191,6 +191,13 @@ export function legend(layer) {
   return h("figure", { class: "scale-figure" }, scale,
     h("div", { class: "ticks" }, h("span", {}, `${below ? "≤ " : ""}${shown(layer.low)}`), h("span", {}, shown(middle)), h("span", {}, `${above ? "≥ " : ""}${shown(layer.high)}`)),
     h("figcaption", {}, layer.unit));
+}
+
+// A number of few digits that is what the page says it is, and never above the largest score.
+function roundedDown(value, step) {
+  const digits = clamp(1 - Math.floor(Math.log10(step)), 0, 100, 0);
+  const unit = 10 ** digits;
+  return Number((Math.floor(value * unit) / unit).toFixed(digits));
 }
 
 function clamp(value, low, high, otherwise) {

@@ -6,6 +6,9 @@ import { announce, count, h, replace } from "./dom.js";
 const NAME = "sgpmil-reviewer";
 const WORDS = { agree: "Agree", disagree: "Disagree", unsure: "Unsure" };
 
+// Verdicts that were begun and not saved, by slide: they are there again when the slide is.
+const drafts = new Map();
+
 function storedName() {
   try {
     return localStorage.getItem(NAME) ?? "";
@@ -31,6 +34,29 @@ export class ReviewPanel {
     this.others = all;
     this.build();
     this.take(storedName());
+    const draft = drafts.get(this.slide.name);
+    if (draft) this.restore(draft);
+  }
+
+  // Keep what was not saved.
+  leave() {
+    if (!this.isChanged) return void drafts.delete(this.slide.name);
+    drafts.set(this.slide.name, { name: this.name.value, verdict: this.verdict, note: this.note.value, regions: this.regions });
+  }
+
+  restore({ name, verdict, note, regions }) {
+    this.name.value = name;
+    this.take(name.trim());
+    this.isChanged = true;
+    this.note.value = note;
+    for (const label of this.radios) label.firstChild.checked = label.firstChild.value === verdict;
+    this.regions = regions;
+    this.drawRegions();
+    this.message.textContent = "This verdict is not saved yet.";
+  }
+
+  get verdict() {
+    return this.radios.map((label) => label.firstChild).find((radio) => radio.checked)?.value;
   }
 
   build() {
@@ -40,7 +66,7 @@ export class ReviewPanel {
     this.radios = Object.entries(WORDS).map(([value, words]) => h("label", { class: "chip" }, h("input", { type: "radio", name: "verdict", value, disabled, onchange: () => (this.isChanged = true) }), h("span", {}, words)));
     this.list = h("ul", { class: "region-list" });
     this.message = h("p", { class: "message-line", role: "status" });
-    this.drawButton = h("button", { type: "button", disabled, onclick: () => (this.sketch ? this.finish() : this.begin()) }, "Draw a region");
+    this.drawButton = h("button", { type: "button", disabled: disabled || !this.stage, onclick: () => (this.sketch ? this.finish() : this.begin()) }, "Draw a region");
     replace(
       this.element,
       this.run.read_only ? h("p", { class: "quiet" }, "The viewer was started read-only: verdicts cannot be saved.") : null,
@@ -49,7 +75,7 @@ export class ReviewPanel {
         h("fieldset", { class: "chips" }, h("legend", {}, `Is “${this.slide.predicted}” right?`), this.radios),
         h("label", { class: "field" }, h("span", {}, "Note"), this.note),
         h("div", { class: "row" }, this.drawButton,
-          h("button", { type: "button", disabled, onclick: () => this.addView() }, "Add what is in view")),
+          h("button", { type: "button", disabled: disabled || !this.stage, onclick: () => this.addView() }, "Add what is in view")),
         this.list,
         h("div", { class: "row" }, h("button", { type: "submit", class: "main", disabled }, "Save the verdict"),
           h("a", { href: "/api/reviews.csv", download: "verdicts.csv" }, "CSV"), h("a", { href: `/api/reviews.geojson?slide=${this.slide.number}`, download: "regions.geojson" }, "GeoJSON")),
@@ -61,14 +87,17 @@ export class ReviewPanel {
   othersList() {
     if (!this.others.length) return h("p", { class: "quiet" }, "Nobody has looked at this slide yet.");
     return h("div", {}, h("h3", {}, "All verdicts"), h("ul", { class: "plain" }, this.others.map((one) =>
-      h("li", {}, h("strong", {}, one.reviewer), ": ", h("span", { class: `tag ${one.verdict}` }, one.verdict), ` ${one.saved.slice(0, 10)}`, one.regions.length ? `, ${count(one.regions.length, "region")}` : "", one.note ? h("p", { class: "note" }, one.note) : null))));
+      h("li", {}, h("strong", {}, one.reviewer), ": ", h("span", { class: `tag ${one.verdict}` }, one.verdict), ` ${one.saved.slice(0, 10)}`, one.regions.length ? `, ${count(one.regions.length, "region")}` : "", one.predicted === this.slide.predicted ? "" : `, on the earlier prediction ${one.predicted}`, one.note ? h("p", { class: "note" }, one.note) : null))));
   }
 
-  // Show the verdict that a person saved before.
+  // Show the verdict that a person saved before, unless another was begun here.
   take(name) {
     const own = this.others.find((one) => one.reviewer === name);
     this.version = own?.version ?? 0;
-    this.isChanged = false;
+    if (this.isChanged) {
+      this.message.textContent = own ? `${name} already said “${own.verdict}”. Saving replaces it; the history keeps both.` : "";
+      return;
+    }
     this.note.value = own?.note ?? "";
     for (const label of this.radios) label.firstChild.checked = label.firstChild.value === own?.verdict;
     this.regions = own?.regions ?? [];
@@ -126,7 +155,7 @@ export class ReviewPanel {
 
   async save() {
     const reviewer = this.name.value.trim();
-    const verdict = this.radios.map((label) => label.firstChild).find((radio) => radio.checked)?.value;
+    const { verdict } = this;
     if (!reviewer || !verdict) {
       this.message.textContent = reviewer ? "Choose a verdict first." : "Write your name first.";
       return;

@@ -11,6 +11,7 @@ export async function reviewsPage(main, run) {
   replace(main, h("div", { class: "page" },
     h("h1", {}, "Verdicts"),
     h("p", {}, `${count(found.num_reviewed, "slide")} of ${found.num_slides.toLocaleString("en")} have a verdict.`),
+    found.num_outdated ? h("p", {}, `${count(found.num_outdated, "verdict")} on earlier predictions, which were other classes, ${found.num_outdated === 1 ? "is" : "are"} not counted below.`) : null,
     h("p", { class: "row" }, h("a", { class: "button", href: "/api/reviews.csv", download: "verdicts.csv" }, "Export as CSV"), h("a", { class: "button", href: "/api/reviews.geojson", download: "regions.geojson" }, "Export regions as GeoJSON")),
     table("By person", [...found.people, { name: "all", ...found.all }]),
     table("By confidence of the model", found.levels),
