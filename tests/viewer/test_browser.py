@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sgpmil.viewer.vendor import OPENSEADRAGON, VENDOR
@@ -209,16 +210,19 @@ def test_the_threshold_counts_patches_and_area(browser, address, viewing, case):
         slider.fill("100")
         visit.until("document.querySelector('.selection').textContent.startsWith('≥')")
         values = viewing.scored(case).layer("attention", case.class_index).values
-        least = float(f"{(values.min() + values.max()) / 2:.4g}")
-        count = int((values >= least).sum())
+        visit.until("new URLSearchParams(location.search).has('least')")
+        least = float(visit.query()["least"])
+        middle, step = (values.min() + values.max()) / 2, np.ptp(values) / 200
+        assert middle - step < least <= middle + 1e-6
+        count = int((values.astype(float) >= least).sum())
         visit.until(
             "text => document.querySelector('.selection').textContent.includes(text)",
             arg=f"{count} of 24 patches",
         )
         text = page.locator(".selection").inner_text()
         area = float(f"{count * (256 * 0.5) ** 2 / 1e6:.3g}")
+        assert f"≥ {least:.15g}: " in text
         assert f"{area:g} mm²" in text
-        visit.until("new URLSearchParams(location.search).has('least')")
         check_quiet(visit)
 
 
