@@ -92,7 +92,7 @@ def test_the_order_of_grades_is_shown_and_asked_for(tmp_path, features, write_tr
     labels = LabelTable(tuple("abcd"), tuple("abcd"), ("G5", "NC", "G3", "G5"))
     plain = inspect_folder(tmp_path, labels)
     assert [count.name for count in plain.class_counts] == ["NC", "G3", "G5"]
-    assert plain.order == "looks like NC < G3 < G5 (grades): pass --ordinal"
+    assert plain.order == "looks like NC < G3 < G5 (grades): pass `ordinal=True`"
     known = inspect_folder(tmp_path, labels, ordinal=True)
     assert known.order == "NC < G3 < G5 (known grades)"
     given = inspect_folder(tmp_path, labels, classes=("G5", "G3", "NC", "X"), ordinal=True)

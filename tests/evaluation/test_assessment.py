@@ -57,7 +57,8 @@ def test_every_part_is_what_its_own_function_gives(folds):
     probs = np.concatenate([fold.test.probs for fold in folds])
     assert found.confusion.tolist() == confusion_matrix(labels, probs.argmax(1)).tolist()
     for fold, intervals in zip(folds, found.intervals, strict=True):
-        assert intervals == bootstrap_intervals(fold.test, 50)
+        # As text, so that an undefined value equals itself.
+        assert repr(intervals) == repr(bootstrap_intervals(fold.test, 50))
         assert intervals.num_patients == 12
         auc = roc_auc_score(fold.test.labels, fold.test.probs[:, 1])
         assert intervals.of("auc").low <= auc <= intervals.of("auc").high

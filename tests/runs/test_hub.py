@@ -92,7 +92,7 @@ def test_impossible_options_are_refused_before_anything_is_written(
     with pytest.raises(SettingsError, match=r"as USER/NAME, but got 'a b'"):
         export_model(ExportOptions(**given, push_to_hub="a b"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingPartError, match=r"pip install 'sgpmil\[export\]'"):
+    with pytest.raises(MissingPartError, match=r"pip install .*\[export\]'"):
         export_model(ExportOptions(**given, push_to_hub="me/model"))
     with pytest.raises(MissingPartError, match=r"fetch 'me/model', which is no file"):
         sgpmil.load("me/model")

@@ -260,10 +260,10 @@ def test_a_fold_whose_validation_alone_is_written_is_not_done(tmp_path, monkeypa
     fold = Run.create(tmp_path, FOLDS, SETTINGS).folds["0"]
     written = prediction_folder.write_predictions
 
-    def stop(path, predictions):
+    def stop(path, *predictions):
         if path.parent.name != "validation":
             raise OSError(28, "No space left on device")
-        written(path, predictions)
+        written(path, *predictions)
 
     monkeypatch.setattr(prediction_folder, "write_predictions", stop)
     with pytest.raises(RunFolderError, match="No space left"):

@@ -233,4 +233,4 @@ def _order(target: ClassTarget, *, given: bool) -> str:
         return f"{order} ({origin})"
     if scale is None or len(target.names) < 3 or scale.equals:
         return ""
-    return f"looks like {order} ({scale.kind}): pass --ordinal"
+    return f"looks like {order} ({scale.kind}): pass `ordinal=True`"

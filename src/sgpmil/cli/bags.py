@@ -17,6 +17,7 @@ from sgpmil.bags.steps import (
 )
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid, listed
+from sgpmil.options import as_flags
 
 
 @command(InspectOptions, arguments=["features"], lists=["order"])
@@ -46,7 +47,7 @@ def inspect(options: InspectOptions) -> None:
                 f"{counts.total:,} in all",
             ),
             ("classes", _classes(found)),
-            *([("order of classes", found.order)] if found.order else []),
+            *([("order of classes", as_flags(found.order))] if found.order else []),
             ("labels without a slide", _named(found.missing, has_labels)),
             ("slides without a label", _named(found.unlabelled, has_labels)),
             ("duplicate slides", _named(found.duplicates)),

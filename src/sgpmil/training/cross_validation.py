@@ -19,6 +19,7 @@ from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.store import PackedStore
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError, SplitError
+from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
@@ -80,8 +81,12 @@ class CrossValidation:
     folder: Path | None = None
 
     def summary(self) -> Summary:
-        """Summarise every metric over the folds."""
-        return summarise(self.metrics)
+        """Summarise over the folds every metric that is defined for the target."""
+        target = self.predictions[0].target if self.predictions else None
+        found = summarise(self.metrics)
+        return Summary(
+            one for one in found if target is None or target.kind in METRICS[one.name].targets
+        )
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the metrics as a pandas DataFrame, a row a fold and a column a metric.
