@@ -378,7 +378,7 @@ def test_other_models_are_refused_in_a_sentence(sgpmil, tmp_path):
     assert "'mean-pool', for which no bound is defined" in err
     code, _, err = sgpmil("lipschitz", tmp_path / "nowhere")
     assert code == 2
-    assert "Expected a checkpoint" in err
+    assert "Expected a run, a fold, a checkpoint or an exported folder" in err
 
 
 def test_prevalence_shifts_the_odds_and_is_stated(sgpmil, slides, checkpoint, tmp_path):

@@ -128,5 +128,5 @@ def test_a_mistyped_path_does_not_ask_the_hub(tmp_path, monkeypatch):
     assert is_hub_id("runs/a")
     (tmp_path / "runs").mkdir()
     assert not is_hub_id("runs/a")
-    with pytest.raises(CheckpointError, match=r"got runs/a"):
+    with pytest.raises(CheckpointError, match=r"exported folder at runs/a, but there is nothing"):
         sgpmil.load("runs/a")

@@ -24,6 +24,7 @@ from sgpmil.bags.memory_labels import MemoryLabels, as_text, memory_labels
 from sgpmil.bags.reading import label_bags
 from sgpmil.bags.tables import TextTable, listed
 from sgpmil.errors import BagError, LabelError, MissingPartError
+from sgpmil.installation import install_command
 
 if TYPE_CHECKING:
     import anndata
@@ -76,7 +77,7 @@ def to_anndata(bags: BagDataset) -> "anndata.AnnData":
     except ImportError as error:
         raise MissingPartError(
             "Expected the package 'anndata' to make an AnnData, but it is not installed. "
-            "Install it with: pip install 'sgpmil[anndata]'."
+            f"Install it with: {install_command('anndata')}."
         ) from error
     import pandas as pd
 

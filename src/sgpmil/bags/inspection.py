@@ -231,6 +231,7 @@ def _order(target: ClassTarget, *, given: bool) -> str:
     if isinstance(target, OrdinalTarget):
         origin = "as given" if given or scale is None else f"known {scale.kind}"
         return f"{order} ({origin})"
-    if scale is None or len(target.names) < 3 or scale.equals:
+    # Many numbers are a measurement, such as days, rather than grades.
+    if scale is None or not 3 <= len(target.names) <= 20 or scale.equals:
         return ""
     return f"looks like {order} ({scale.kind}): pass `ordinal=True`"

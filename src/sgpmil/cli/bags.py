@@ -69,7 +69,7 @@ def inspect(options: InspectOptions) -> None:
     elif len(found.class_counts) == 1:
         console.print("Not ready: all slides are of one class.")
     else:
-        console.print("Not ready: correct the above, or use --skip-missing and --skip-bad.")
+        console.print("Not ready: correct the above, or train with --skip-missing or --skip-bad.")
     raise typer.Exit(1)
 
 

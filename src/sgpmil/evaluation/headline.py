@@ -76,12 +76,16 @@ def _measured(tests: Sequence[PredictionTable], unit: str) -> str:
     return text
 
 
+def _class(name: str) -> str:
+    return f"class {name}:" if name.isdigit() else name
+
+
 def _wrong(assessment: Assessment) -> str:
     confusion = assessment.confusion
     wrong, num = int(confusion.sum() - np.trace(confusion)), int(confusion.sum())
     errors = confusion.sum(axis=1) - np.diag(confusion)
     classes = [
-        f"{assessment.class_names[c]} {errors[c]} of {confusion[c].sum()}"
+        f"{_class(assessment.class_names[c])} {errors[c]} of {confusion[c].sum()}"
         for c in np.argsort(-errors, kind="stable")
         if errors[c]
     ]

@@ -39,8 +39,8 @@ class TrainOptions(ColumnOptions):
             made.
         run: Folder of the run.
         model: Name of the model, such as sgpmil or abmil. Each model has its own training settings.
-        preset: Settings of the model: default; released for most; paper for sgpmil; deep for abmil;
-            vis and enc for bayesmil. Training settings stay; the recipe paper has both.
+        preset: Settings of the model: default; released for most; paper and points for sgpmil; deep
+            for abmil; vis and enc for bayesmil. Training settings stay; the recipe paper has both.
         epochs: Number of epochs.
         learning_rate: Peak learning rate.
         bags_per_step: Bags packed into a step. Without ``learning_rate``, the model's own rate is

@@ -237,6 +237,11 @@ def load(
 
 def _checkpoints(place: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return names and places of the checkpoints of a run, or of the only one."""
+    if not place.exists():
+        raise CheckpointError(
+            f"Expected a run, a fold, a checkpoint or an exported folder at {place}, but there is "
+            "nothing. Check the path."
+        )
     if not is_run(place):
         name = place.resolve().name if place.is_dir() else place.stem
         return (name.removeprefix("fold-"),), (place,)
