@@ -120,5 +120,5 @@ def test_unusable_anndata(bags):
 
 def test_without_anndata(bags, monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
-    with pytest.raises(MissingPartError, match="[anndata"):
+    with pytest.raises(MissingPartError, match=r"\[anndata\]"):
         bags.to_anndata()
