@@ -17,7 +17,7 @@ def trained(sgpmil, slides, tiny, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::sgpmil.runs.run.SeenSlidesWarning")
+@pytest.mark.filterwarnings("default::sgpmil.evaluation.seen_slides.SeenSlidesWarning")
 def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     folder, labels = slides
     run, arguments = trained

@@ -14,7 +14,8 @@ from sgpmil.evaluation.metrics import (
     slide_metrics,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.summary import evaluate, summarise, write_metrics
+from sgpmil.evaluation.seen_slides import SeenSlidesWarning
+from sgpmil.evaluation.summary import evaluate, measure_fold, summarise, write_metrics
 
 from .tables import random_scores, random_table, table_of
 
@@ -90,3 +91,17 @@ def test_written_table(tmp_path):
     assert frame["num_bags"][0] == folds[0].instance.num_bags
     assert pd.isna(frame["num_bags"][1])
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.parquet"]
+
+
+def test_slides_that_were_trained_on_are_left_out():
+    table = table_of([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]], [0, 1, 1, 1])
+    parts = ("train", "train", "", "patient")
+    seen = tuple(replace(p, seen=part) for p, part in zip(table.predictions, parts, strict=True))
+    marked = replace(table, predictions=seen)
+    with pytest.warns(SeenSlidesWarning, match="2 of 4 slides .* and 1 more are of 1 patient"):
+        assert evaluate(marked).slide.accuracy == 0  # the third alone, which is wrong
+    with pytest.warns(SeenSlidesWarning, match="too good"):
+        assert evaluate(marked, keep_seen=True).slide.accuracy == 0.75
+    assert measure_fold(marked).slide.accuracy == 0.75
+    with pytest.raises(PredictionError, match="all 2 of 2 slides of the table were trained on"):
+        evaluate(replace(marked, predictions=seen[:2]))

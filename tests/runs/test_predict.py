@@ -15,12 +15,12 @@ from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import CheckpointError, PredictionError, SettingsError
 from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.predictor import predict
+from sgpmil.evaluation.seen_slides import SeenSlidesWarning
 from sgpmil.models import load_model
 from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
 from sgpmil.runs.predict import PredictOptions, predict_folder
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.results import open_results
-from sgpmil.runs.run import SeenSlidesWarning
 from sgpmil.runs.seen_slides import SeenSlides
 from sgpmil.training.cross_validation import cross_validate
 

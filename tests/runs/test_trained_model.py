@@ -9,7 +9,9 @@ import sgpmil
 from sgpmil.bags.splits import make_kfold
 from sgpmil.errors import CheckpointError, PredictionError
 from sgpmil.evaluation.ensemble import mixture
-from sgpmil.models import load_model
+from sgpmil.models import build_model, load_model
+from sgpmil.models.prevalence import ClassShares
+from sgpmil.runs.trained_model import TrainedModel
 from sgpmil.training.cross_validation import cross_validate
 from tests.runs.test_predict import SMALL, write_bags
 
@@ -80,3 +82,14 @@ def test_an_unfinished_run_is_refused(place, tmp_path):
     with pytest.raises(CheckpointError, match="but 1 is not"):
         sgpmil.load(tmp_path / "run")
     assert len(sgpmil.load(tmp_path / "run" / "fold-0")) == 1
+
+
+def test_the_class_shares_of_folds_are_their_mean():
+    models = tuple(build_model("mean-pool", in_dim=2, num_classes=2) for _ in range(2))
+    for model, share in zip(models, (0.5, 0.3), strict=True):
+        model.shares = ClassShares((share, 1 - share), (0.5, 0.5), (share, 1 - share))
+    together = TrainedModel(models, (), ("0", "1"), "runs/a").shares
+    assert together.expected == pytest.approx((0.4, 0.6))
+    assert together.drawn == (0.5, 0.5)
+    models[1].shares = None
+    assert TrainedModel(models, (), ("0", "1"), "runs/a").shares is None

@@ -41,7 +41,7 @@ from sgpmil.evaluation.prediction_table import (
     patient_ids,
     without_patients,
 )
-from sgpmil.evaluation.summary import FoldMetrics, Summary, evaluate, summarise, write_metrics
+from sgpmil.evaluation.summary import FoldMetrics, Summary, measure_fold, summarise, write_metrics
 from sgpmil.evaluation.uncertainty.analysis import FoldsUncertainty, uncertainty_over_folds
 from sgpmil.notebook import counted, shortened
 from sgpmil.shapes import Int
@@ -187,7 +187,9 @@ def assess(
     if chosen.patients:
         pairs = [(by_patient(t), None if v is None else by_patient(v)) for t, v in pairs]
     tests = [test.labelled() for test, _ in pairs]
-    metrics = tuple(evaluate(test, fold.name) for (test, _), fold in zip(pairs, folds, strict=True))
+    metrics = tuple(
+        measure_fold(test, fold.name) for (test, _), fold in zip(pairs, folds, strict=True)
+    )
     if annotations is not None and instances is not None:
         # The labels that the predictions carry, if any, are not those of the annotations.
         metrics = tuple(replace(m, instance=_in_short(instances, m.fold)) for m in metrics)

@@ -20,6 +20,7 @@ from sgpmil.evaluation.metrics import (
     slide_metrics,
 )
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.seen_slides import without_seen
 from sgpmil.notebook import cell_text, counted, html_table
 
 if TYPE_CHECKING:
@@ -146,15 +147,17 @@ class Summary(tuple[MetricSummary, ...]):
         return pd.DataFrame(rows, columns=["metric", "name", "mean", "sd", "num_folds"])
 
 
-def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
+def evaluate(table: PredictionTable, fold: str = "", *, keep_seen: bool = False) -> FoldMetrics:
     """Evaluate the predictions of one test set.
 
     Args:
-        table: Predictions; slides without a label are left out.
+        table: Predictions; slides without a label are left out, and those that the model was
+            trained on (`Prediction.seen`), with a `SeenSlidesWarning`.
         fold: Name of the fold.
+        keep_seen: Whether to measure slides that the model was trained on, too.
 
     Raises:
-        PredictionError: No slide has a label.
+        PredictionError: No slide has a label, or the model was trained on all of them.
 
     Example:
         >>> from sgpmil.bags.target import ClassTarget
@@ -162,6 +165,15 @@ def evaluate(table: PredictionTable, fold: str = "") -> FoldMetrics:
         >>> sure = Prediction.from_samples("a", "a", 1, np.array([[0.0, 1.0]]))
         >>> evaluate(PredictionTable((sure,), ClassTarget(("no", "yes")))).slide.accuracy
         1.0
+    """
+    return measure_fold(without_seen(table, "the table", keep=keep_seen), fold)
+
+
+def measure_fold(table: PredictionTable, fold: str = "") -> FoldMetrics:
+    """Measure all slides of a test set that have a label, whatever the model has seen.
+
+    Raises:
+        PredictionError: No slide has a label.
     """
     has_instance_labels = any(
         prediction.instances is not None and prediction.instances.instance_labels is not None

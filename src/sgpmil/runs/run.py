@@ -20,7 +20,6 @@
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from sgpmil.evaluation.comparison.comparability import check_own_test_slides
 from sgpmil.evaluation.prediction import InstanceScores
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.evaluation.seen_slides import without_seen
 from sgpmil.models.checkpoint import read_shares
 from sgpmil.processes import FileLock
 from sgpmil.runs.description import (
@@ -58,10 +58,6 @@ from sgpmil.runs.prediction_folder import (
 )
 
 _SLIDES = "slides.json"
-
-
-class SeenSlidesWarning(UserWarning):
-    """Some of the slides that are measured were trained on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +157,7 @@ class RunFold:
         self._require_done()
         whole = partial(read_prediction_folder, damaged=damaged)
         read: Callable[[Path], PredictionTable] = whole if with_instances else read_predictions
-        test = self._unseen(read(self.path))
+        test = without_seen(read(self.path), str(self.path), keep=self.keep_seen, stacklevel=3)
         if test.provenance is None:  # of an earlier version
             test = replace(test, provenance=self.provenance(test))
         split = None if self.split is None else _spelt(self.split, test)
@@ -171,39 +167,6 @@ class RunFold:
         if with_validation and self.has_validation:
             validation = read(self.validation_path)
         return TestedFold(self.name, test, validation, split, self.checkpoint)
-
-    def _unseen(self, table: PredictionTable) -> PredictionTable:
-        """Leave out slides that the model was trained on, or others of their patients; say so.
-
-        Raises:
-            PredictionError: It was trained on all of them.
-        """
-        known = [p for p in table.predictions if p.seen in ("train", "patient")]
-        if not known:
-            return table
-        cases = [p.case_id for p in known if p.seen == "patient"]
-        num_patients = len(set(cases))
-        patients = f"{num_patients} patient{'s' if num_patients > 1 else ''} who were trained on"
-        text = f"{len(known) - len(cases)} of {len(table)} slides of {self.path} were trained on"
-        if len(cases) == len(known):
-            text = f"{len(cases)} of {len(table)} slides of {self.path} are of {patients}"
-        elif cases:
-            text += f" and {len(cases)} more are of {patients}"
-        if self.keep_seen:
-            warnings.warn(f"{text}: results are too good.", SeenSlidesWarning, stacklevel=3)
-            return table
-        if len(known) == len(table):
-            raise PredictionError(
-                f"Expected slides that the model has not seen, but all {text}. Predict other "
-                "slides, or measure these with `keep_seen=True`."
-            )
-        warnings.warn(
-            f"{text}: left out. `keep_seen=True` measures them, too.",
-            SeenSlidesWarning,
-            stacklevel=3,
-        )
-        kept = tuple(p for p in table.predictions if p.seen not in ("train", "patient"))
-        return replace(table, predictions=kept)
 
     def provenance(
         self, table: PredictionTable, encoders: Sequence[str] = ()

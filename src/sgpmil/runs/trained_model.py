@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from math import fsum
 from pathlib import Path
 from typing import Any, overload
 
@@ -81,8 +82,19 @@ class TrainedModel(Sequence[MILModel]):
 
     @property
     def shares(self) -> ClassShares | None:
-        """Class shares of the first model, which those of the others resemble."""
-        return self.models[0].shares
+        """Class shares of the models, in the mean; None where they are not all known."""
+        known = [model.shares for model in self.models if model.shares is not None]
+        if len(known) < len(self.models):
+            return None
+
+        def mean(of: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+            return tuple(fsum(values) / len(values) for values in zip(*of, strict=True))
+
+        return ClassShares(
+            mean([shares.training for shares in known]),
+            mean([shares.drawn for shares in known]),
+            mean([shares.expected for shares in known]),
+        )
 
     @property
     def num_training_slides(self) -> int:

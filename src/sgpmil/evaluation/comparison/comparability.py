@@ -11,7 +11,7 @@ from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.summary import FoldMetrics, evaluate
+from sgpmil.evaluation.summary import FoldMetrics, measure_fold
 
 TestSets = Literal["one", "same", "overlapping", "disjoint"]
 
@@ -47,7 +47,7 @@ class FoldPredictions:
         """
         if split is not None:
             check_own_test_slides(split, table)
-        metrics = evaluate(table, name)
+        metrics = measure_fold(table, name)
         slim = tuple(replace(prediction, instances=None) for prediction in table.predictions)
         return FoldPredictions(metrics, replace(table, predictions=slim), split)
 

@@ -1,0 +1,55 @@
+"""Slides that a model has seen in training: measuring them would flatter it."""
+
+import warnings
+from dataclasses import replace
+
+from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction_table import PredictionTable
+
+
+class SeenSlidesWarning(UserWarning):
+    """Some of the slides that are measured were trained on."""
+
+
+def without_seen(
+    table: PredictionTable, source: str, *, keep: bool = False, stacklevel: int = 2
+) -> PredictionTable:
+    """Leave out slides that the model was trained on, or others of their patients; warn of them.
+
+    Args:
+        table: Predictions.
+        source: Their origin, for the message.
+        keep: Whether to keep the slides, and only warn.
+        stacklevel: Level of the caller that the warning names.
+
+    Raises:
+        PredictionError: The model was trained on all of them.
+    """
+    known = [p for p in table.predictions if p.seen in ("train", "patient")]
+    if not known:
+        return table
+    cases = [p.case_id for p in known if p.seen == "patient"]
+    num_patients = len(set(cases))
+    patients = f"{num_patients} patient{'s' if num_patients > 1 else ''} who were trained on"
+    text = f"{len(known) - len(cases)} of {len(table)} slides of {source} were trained on"
+    if len(cases) == len(known):
+        text = f"{len(cases)} of {len(table)} slides of {source} are of {patients}"
+    elif cases:
+        text += f" and {len(cases)} more are of {patients}"
+    if keep:
+        warnings.warn(
+            f"{text}: results are too good.", SeenSlidesWarning, stacklevel=stacklevel + 1
+        )
+        return table
+    if len(known) == len(table):
+        raise PredictionError(
+            f"Expected slides that the model has not seen, but all {text}. Predict other slides, "
+            "or measure these with `keep_seen=True`."
+        )
+    warnings.warn(
+        f"{text}: left out. `keep_seen=True` measures them, too.",
+        SeenSlidesWarning,
+        stacklevel=stacklevel + 1,
+    )
+    kept = tuple(p for p in table.predictions if p.seen not in ("train", "patient"))
+    return replace(table, predictions=kept)
