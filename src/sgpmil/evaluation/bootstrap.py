@@ -121,7 +121,7 @@ def bootstrap_intervals(
         >>> from sgpmil.bags.target import ClassTarget
         >>> from sgpmil.evaluation.prediction import Prediction
         >>> slides = [
-        ...     Prediction.from_samples(str(i), "", i % 2, np.array([[1 - i % 2, i % 2]]))
+        ...     Prediction.from_samples(str(i), "", i % 2, np.eye(2)[[i % 2]])
         ...     for i in range(14)
         ... ]
         >>> all_right = PredictionTable(tuple(slides), ClassTarget(("no", "yes")))
