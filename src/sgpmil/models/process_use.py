@@ -1,4 +1,4 @@
-r"""What training made of the Gaussian process of the attention.
+r"""The use that training made of the Gaussian process of the attention.
 
 With the prior $N(\mu(x_i), k_i)$ of the attention logit of patch i, its posterior mean $\bar f_i$
 and variance $v_i$,

@@ -1,4 +1,4 @@
-"""What the viewer shows of a cohort: tiles, thumbnails, pictures and scores, cached."""
+"""Tiles, thumbnails, pictures and scores of a cohort, cached for the viewer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
