@@ -175,7 +175,7 @@ class _Urn:
     def __init__(
         self,
         tables: Sequence[PredictionTable],
-        patients: Sequence[Int[np.ndarray, " n"]],
+        patients: Sequence[Int[np.ndarray, " _"]],
         num_patients: int,
         seed: int,
     ) -> None:
