@@ -65,5 +65,9 @@ class RunFolderError(SgpmilError):
     """A run folder exists already, is incomplete or cannot be written."""
 
 
+class ClusterError(SgpmilError):
+    """A cluster does not answer, or has no machine for a job."""
+
+
 class MissingPartError(SgpmilError):
     """An optional part of the package is not installed."""

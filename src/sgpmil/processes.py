@@ -28,7 +28,7 @@ _REPEAT_AFTER_S = 0.05
 
 
 class FileLock:
-    """The exclusive right of one process, held through a lock file.
+    """A right that one process has, or several share, held through a lock file.
 
     The lock belongs to the operating system, so it ends with the process, even after kill -9: a
     killed job leaves nothing that blocks the next one.
@@ -40,9 +40,14 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[Any] | None = None
+        self._is_shared = False
 
-    def acquire(self) -> bool:
+    def acquire(self, *, shared: bool = False, wait: bool = False) -> bool:
         """Take the lock; return whether it was free.
+
+        Args:
+            shared: Share it with others that do so, too.
+            wait: Wait until it is free.
 
         Raises:
             OSError: The lock file cannot be written.
@@ -50,15 +55,16 @@ class FileLock:
         if fcntl is None:
             return True
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             file = self.path.open("w")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()
                 return False
             if self._is_on_disk(file):
-                self._file = file
+                self._file, self._is_shared = file, shared
                 return True
             # The last holder removed the file after we opened it. A lock on a file that is not
             # on disk guards nothing: the next process locks a new file beside it.
@@ -68,9 +74,19 @@ class FileLock:
         """Give the lock back."""
         if self._file is not None:
             # Removed while locked: whoever holds this file open finds it gone and starts again.
-            self.path.unlink(missing_ok=True)
+            if not self._is_shared or self._is_last(self._file):
+                self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
+
+    @staticmethod
+    def _is_last(file: IO[Any]) -> bool:
+        """Return whether nobody else shares the lock; it is exclusive then."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _is_on_disk(self, file: IO[Any]) -> bool:
         try:

@@ -4,12 +4,15 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sgpmil.bags import BagDataset, pack_bags
 from sgpmil.errors import BagError
 from sgpmil.gpu.resident import on_device
 from sgpmil.training.batches import (
     PackedBatches,
+    divide_step,
     draw_epoch,
     epoch_batches,
     read_ahead,
@@ -159,10 +162,20 @@ def test_bags_on_a_device_are_packed_by_the_thread_that_trains_on_them(monkeypat
 
 
 def test_processes_divide_each_step_and_their_shares_are_of_its_bags():
-    batches = PackedBatches(toy_bags(8), [[0, 1, 2, 3, 4], [5, 6], [7]])
+    batches = PackedBatches(toy_bags(8), [[0, 1, 2, 3, 4], [5, 6], [7]])  # of 2, 3, 4, 5, 2, ...
     first, second = (batches.divided(rank, 2) for rank in range(2))
-    assert first.groups == [[0, 2, 4], [5], [7]]
-    assert second.groups == [[1, 3], [6], [7]]  # without a bag of its own it computes one
+    assert first.groups == [[0, 3, 4], [6], [7]]  # the largest, then what balances it
+    assert second.groups == [[1, 2], [5], [7]]  # without a bag of its own it computes one
     assert first.shares == [3 / 5, 1 / 2, 1.0]
     assert second.shares == [2 / 5, 1 / 2, 0.0]
     assert batches.shares == [1.0, 1.0, 1.0]
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=24), st.integers(1, 6))
+def test_a_step_is_divided_whole_and_evenly(sizes, num_ranks):
+    parts = divide_step(sizes, num_ranks)
+    assert sorted(i for part in parts for i in part) == list(range(len(sizes)))
+    loads = [sum(sizes[i] for i in part) for part in parts]
+    # The fullest process was the emptiest before its last bag.
+    assert max(loads) - min(loads) <= max(sizes)
+    assert sum(bool(part) for part in parts) == min(len(sizes), num_ranks)

@@ -31,6 +31,7 @@ from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.run import Run, run_lock
 from sgpmil.training import cross_validation, turns
+from sgpmil.training import fold as fold_module
 from sgpmil.training.cross_validation import cross_validate, default_folds_at_once
 from sgpmil.training.engines import PlainEngine
 from sgpmil.training.fit import fit
@@ -309,7 +310,7 @@ def test_the_bar_is_told_of_every_fold_that_is_trained(tmp_path, monkeypatch):
 
 def test_the_bar_counts_the_epochs_of_all_folds():
     with progress_bar("abmil", 10, "epochs", show=False) as bar:
-        with cross_validation._FoldProgress.shown(bar, "fold 0 (1 of 2)", 5) as fold:
+        with fold_module.FoldProgress.shown(bar, "fold 0 (1 of 2)", 5) as fold:
             fold.end_epoch({"epoch": 1, "train_loss": 0.51234})  # a resumed fold
             assert bar.count == "1 of 9"
             metrics = {"val_loss": 0.25, "val_balanced_accuracy": 0.875}
@@ -340,7 +341,7 @@ def test_a_fold_that_trains_on_one_class_is_refused():
 
 
 def test_resume_skips_what_is_done_and_completes_what_is_missing(done, tmp_path, monkeypatch):
-    original, fitted = cross_validation.fit_fold, []
+    original, fitted = fold_module.fit_fold, []
 
     def fail_in_the_second_fold(*parts, **options):
         fitted.append(options["folder"].name)
@@ -352,7 +353,7 @@ def test_resume_skips_what_is_done_and_completes_what_is_missing(done, tmp_path,
             options["on_epoch"] = stop
         return original(*parts, **options)
 
-    monkeypatch.setattr(cross_validation, "fit_fold", fail_in_the_second_fold)
+    monkeypatch.setattr(fold_module, "fit_fold", fail_in_the_second_fold)
     run = tmp_path / "run"
     with pytest.raises(StopHere):
         run_all(run)
@@ -429,15 +430,15 @@ def test_a_system_that_does_not_tell_its_free_memory(monkeypatch, error):
     def unknown(name):
         raise error(name)
 
-    monkeypatch.setattr(cross_validation.os, "sysconf", unknown)
-    assert cross_validation._fits_in_memory(toy_bags(4))
+    monkeypatch.setattr(fold_module.os, "sysconf", unknown)
+    assert fold_module._fits_in_memory(toy_bags(4))
 
 
 @pytest.mark.parametrize(("pages", "fits"), [(1000, True), (0, False)])
 def test_bags_are_kept_in_memory_where_they_fit(monkeypatch, pages, fits):
     values = {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": pages}
-    monkeypatch.setattr(cross_validation.os, "sysconf", values.__getitem__)
-    assert cross_validation._fits_in_memory(toy_bags(4)) is fits
+    monkeypatch.setattr(fold_module.os, "sysconf", values.__getitem__)
+    assert fold_module._fits_in_memory(toy_bags(4)) is fits
 
 
 @pytest.mark.parametrize(
@@ -534,7 +535,7 @@ def test_folds_at_once_are_what_they_are_one_after_another(tmp_path):
 @pytest.mark.slow
 def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
     whole = run_at_once(tmp_path / "whole", at_once=1, epochs=4)
-    fit = cross_validation.fit_fold
+    fit = fold_module.fit_fold
     asked = []
 
     def interrupted(*args, **values):
@@ -550,7 +551,7 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
 
         return fit(*args, **(values | {"on_epoch": on_epoch}))
 
-    monkeypatch.setattr(cross_validation, "fit_fold", interrupted)
+    monkeypatch.setattr(fold_module, "fit_fold", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_at_once(tmp_path / "stopped", at_once=3, epochs=4)
     monkeypatch.undo()
@@ -563,7 +564,7 @@ def test_who_stops_folds_at_once_can_go_on_with_all(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_others_have_their_turn_while_a_fold_is_tested(monkeypatch):
     calls = []
-    monkeypatch.setattr(cross_validation, "yield_turn", lambda: calls.append(1))
+    monkeypatch.setattr(fold_module, "yield_turn", lambda: calls.append(1))
     result = run_at_once(None, at_once=2)
     assert len(calls) == sum(len(table.slide_ids) for table in result.predictions)
 
@@ -571,7 +572,7 @@ def test_others_have_their_turn_while_a_fold_is_tested(monkeypatch):
 @pytest.mark.slow
 def test_a_fold_that_fails_ends_the_others_and_loses_nothing(tmp_path, monkeypatch):
     whole = run_at_once(tmp_path / "whole", at_once=1)
-    fit = cross_validation.fit_fold
+    fit = fold_module.fit_fold
     calls = iter(range(100))
 
     def failing(*args, **values):
@@ -579,7 +580,7 @@ def test_a_fold_that_fails_ends_the_others_and_loses_nothing(tmp_path, monkeypat
             raise TrainingError("The third fails.")
         return fit(*args, **values)
 
-    monkeypatch.setattr(cross_validation, "fit_fold", failing)
+    monkeypatch.setattr(fold_module, "fit_fold", failing)
     with pytest.raises(TrainingError, match="The third fails"):
         run_at_once(tmp_path / "failed", at_once=2)
     monkeypatch.undo()

@@ -1,9 +1,13 @@
 """`sgpmil train` and `init`: commands that train."""
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.splits import Fold
@@ -11,25 +15,38 @@ from sgpmil.bags.target import OrdinalTarget
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, print_summary
 from sgpmil.experiments.recipe import Recipe
-from sgpmil.experiments.train import TrainOptions, write_starter_recipe
+from sgpmil.experiments.train import TrainOptions, read_data, write_starter_recipe
 from sgpmil.experiments.train import train as train_run
 from sgpmil.options import Options
 from sgpmil.runs.run import Run
+from sgpmil.scaleout.slurm import slurm_array
 
 
 @command(
     TrainOptions,
     lists=["classes", "order"],
-    names={"assignments": "set"},
+    names={"assignments": "set", "num_nodes": "nodes"},
     texts={"model": f"Model: {MODEL_NAMES}. Each has its own training settings."},
 )
-def train(options: TrainOptions) -> None:
+def train(
+    options: TrainOptions,
+    print_slurm: Annotated[
+        bool,
+        typer.Option(
+            "--print-slurm",
+            help="Train nothing: print a Slurm job array of this command, a task a fold.",
+        ),
+    ] = False,
+) -> None:
     """Train on every fold.
 
     Example: sgpmil train --features embeddings --labels labels.csv --run runs/first
 
     Example: sgpmil train --recipe recipe.yaml --set training.weight-decay=1e-4
     """
+    if print_slurm:
+        _print_slurm(options)
+        return
     trained = train_run(options, show_progress=True, on_data=_print_data)
     result, run = trained.result, options.run
     print_summary(result.summary(), f"{trained.recipe.model.name}, {len(result.metrics)} folds")
@@ -39,6 +56,19 @@ def train(options: TrainOptions) -> None:
     first = shlex.quote(str(opened.folds[result.metrics[0].fold].path))
     model = first if opened.unfinished else place
     console.print(f"Next: sgpmil predict {model} NEW_FEATURES   or   sgpmil evaluate {place}")
+
+
+def _print_slurm(options: TrainOptions) -> None:
+    recipe = options.load_recipe()
+    _, folds = read_data(recipe.data)  # what would fail in every task fails here
+    script = slurm_array(
+        ["sgpmil", *(word for word in sys.argv[1:] if word != "--print-slurm")],
+        [fold.name for fold in folds],
+        run=options.run,
+        cpus=max(1, round(options.cpus_per_job)),
+        gpus=round(options.gpus_per_job + 0.49),
+    )
+    typer.echo(script, nl=False)
 
 
 def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None:

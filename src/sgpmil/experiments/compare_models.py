@@ -16,13 +16,13 @@ from sgpmil.experiments.model_study import (
     time_models,
 )
 from sgpmil.experiments.study import Job, count_job, run_jobs
-from sgpmil.options import Options
 from sgpmil.processes import compute_device
 from sgpmil.progress import progress_bar
+from sgpmil.scaleout.executors import PlaceOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareModelsOptions(Options):
+class CompareModelsOptions(PlaceOptions):
     """Options of `compare_models`.
 
     Args:
@@ -32,7 +32,7 @@ class CompareModelsOptions(Options):
             repeated. All existing ones by default.
         model: Only this model; may be repeated.
         seeds: Number of seeds. By default 3 on colon and mnist, 1 on the others.
-        jobs: Processes, of one thread each.
+        jobs: Processes on this machine, of one thread each.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         epochs: Epochs of every model instead of its own; 1 tests whether everything works. Needs
             a folder of its own (``out``).
@@ -64,7 +64,7 @@ def plan_comparison(options: CompareModelsOptions) -> list[Job]:
     if options.timing:
         return plan_timing(options.data, sets, models, device=options.device)
     return plan_model_study(
-        options.data,
+        options.data.absolute(),  # workers may have another folder
         sets,
         models,
         seeds=options.seeds,
@@ -93,7 +93,7 @@ def compare_models(
     results = run_jobs(
         jobs,
         options.out,
-        processes=options.jobs,
+        executor=options.executor(options.jobs, needs_shared_folder=True),
         conditions={"epochs": options.epochs},
         overwrite=options.overwrite,
         progress=show_progress,

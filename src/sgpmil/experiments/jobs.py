@@ -1,22 +1,16 @@
-"""Jobs of a study: their result files, and the processes that run them.
+"""Jobs of a study: their result files.
 
 The result of a job is one JSON file, which is complete or absent. ``study.json`` lists all jobs.
 """
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
-
-import torch
+from typing import Any, ClassVar
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError, SettingsError
-from sgpmil.processes import hold_interrupts, set_up_worker
 
 
 @dataclass(frozen=True)
@@ -199,136 +193,3 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     return "of each model's own" if value is None else str(value)
-
-
-_Job = TypeVar("_Job")
-_Result = TypeVar("_Result")
-
-
-def run_all(
-    start: Callable[[], Callable[[_Job], _Result]],
-    jobs: Sequence[_Job],
-    *,
-    processes: int,
-    on_change: Callable[[Sequence[_Job]], None],
-    on_done: Callable[[_Job, _Result], None],
-    on_death: Callable[[_Job], _Result],
-) -> None:
-    """Run jobs in their order.
-
-    Args:
-        start: Makes the function that runs a job; called once in every process.
-        jobs: The jobs.
-        processes: Number of processes; 1 works in this one.
-        on_change: Called with the running jobs, whenever they change.
-        on_done: Called with a job and its result, as soon as it is done.
-        on_death: Returns the result of a job whose process was killed, as the system does when
-            memory runs out; the others continue.
-
-    Raises:
-        SettingsError: The number of processes is below 1.
-    """
-    if processes < 1:
-        raise SettingsError(f"Expected at least one process (`jobs`), but got {processes}.")
-    if processes > 1 and len(jobs) > 1:
-        _run_in_processes(start, jobs, min(processes, len(jobs)), on_change, on_done, on_death)
-        return
-    with one_thread():
-        run = start()
-        for job in jobs:
-            on_change([job])
-            on_done(job, run(job))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread while the block runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class _Worker:
-    """A process that runs one job at a time.
-
-    Args:
-        start: Makes the function that runs a job.
-    """
-
-    def __init__(self, start: Callable[[], Callable[[Any], Any]]) -> None:
-        # Spawned, not forked: a fork of a process that has used CUDA or threads hangs.
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(start, theirs), daemon=True)
-        with hold_interrupts():
-            self.process.start()
-        theirs.close()  # now the process alone holds it, and its death closes it
-
-    def end(self) -> None:
-        """End the process. A running job has written nothing yet."""
-        self.process.terminate()
-        self.process.join()
-        self.connection.close()
-
-
-def _run_in_processes(
-    start: Callable[[], Callable[[_Job], _Result]],
-    jobs: Sequence[_Job],
-    processes: int,
-    on_change: Callable[[Sequence[_Job]], None],
-    on_done: Callable[[_Job, _Result], None],
-    on_death: Callable[[_Job], _Result],
-) -> None:
-    waiting = list(reversed(jobs))
-    idle: list[_Worker] = []
-    running: dict[Connection, tuple[_Worker, _Job]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < processes:
-                worker, job = idle.pop() if idle else _Worker(start), waiting.pop()
-                try:
-                    worker.connection.send(job)
-                except OSError:  # killed while it waited
-                    worker.end()
-                    waiting.append(job)
-                else:
-                    running[worker.connection] = (worker, job)
-            on_change([job for _, job in running.values()])
-            ready = wait(list(running))
-            for connection in [connection for connection in running if connection in ready]:
-                worker, job = running[connection]
-                try:
-                    result, error = connection.recv()
-                except (EOFError, OSError):
-                    worker.end()
-                    result, error = on_death(job), None
-                else:
-                    idle.append(worker)
-                del running[connection]
-                if error is not None:
-                    raise error
-                on_done(job, result)
-    finally:
-        for worker in (*idle, *(worker for worker, _ in running.values())):
-            worker.end()
-
-
-def _work(start: Callable[[], Callable[[Any], Any]], connection: Connection) -> None:
-    """Run jobs as they come, in a process of its own."""
-    set_up_worker()
-    torch.set_num_threads(1)
-    run = start()
-    while True:
-        try:
-            job = connection.recv()
-        except EOFError:
-            return
-        answer: tuple[Any, Exception | None]
-        try:
-            answer = (run(job), None)
-        except Exception as error:  # noqa: BLE001 - raised again in the parent
-            answer = (None, error)
-        connection.send(answer)

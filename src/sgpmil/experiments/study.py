@@ -28,12 +28,13 @@ from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.errors import RunFolderError, SettingsError, SgpmilError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
-from sgpmil.experiments.jobs import JobFile, StudyPlan, run_all, unfinished
+from sgpmil.experiments.jobs import JobFile, StudyPlan, unfinished
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.processes import compute_device
 from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.runs.run import run_lock
+from sgpmil.scaleout.executors import Executor, LocalExecutor
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import TrainingSettings, default_training
 
@@ -180,6 +181,7 @@ def run_jobs(
     *,
     work: "Callable[[], Callable[[_Job], dict[str, Any]]] | None" = None,
     processes: int = 1,
+    executor: Executor | None = None,
     conditions: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: bool = True,
@@ -195,6 +197,7 @@ def run_jobs(
         work: Makes the function that computes the result of a job; called once in every process,
             so that it can keep what jobs share. By default a variant is trained and tested.
         processes: Number of processes, of one thread each; 1 works in this one.
+        executor: Executor of the jobs, in place of these processes. Its workers write to `out`.
         conditions: Settings that all results in the folder must share.
         overwrite: Run jobs again whose results are of other settings or data.
         progress: Whether to show a progress bar.
@@ -213,12 +216,11 @@ def run_jobs(
             with progress_bar(
                 "Running", len(jobs), "jobs", num_done=len(jobs) - len(todo), show=progress
             ) as bar:
-                run_all(
-                    partial(_JobRunner, out, work or _TrainAndTest),
+                (executor or LocalExecutor(processes)).run(
+                    partial(_JobRunner, out.absolute(), work or _TrainAndTest),
                     todo,
-                    processes=processes,
                     on_change=lambda running: bar.show(
-                        state=", ".join(job.file.key for job in running)
+                        state=", ".join(one.described(one.job.file.key) for one in running)
                     ),
                     on_done=lambda job, error: count_job(bar, job.file.key, error),
                     on_death=partial(_note_death, out),

@@ -21,12 +21,13 @@ from sgpmil.experiments.recipe import DataSection, Recipe, load_recipe, starter_
 from sgpmil.models.registry import resolve_settings
 from sgpmil.report.figures.run_figures import write_run_figures
 from sgpmil.runs.prediction_files import write_predictions_csv
+from sgpmil.scaleout.executors import PlaceOptions
 from sgpmil.training.cross_validation import CrossValidation, cross_validate
 from sgpmil.training.tracking import TrackedResults, Tracker, tracked
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(ColumnOptions):
+class TrainOptions(PlaceOptions, ColumnOptions):
     """Options of `train`. A missing value is the recipe's, or else the model's own.
 
     Args:
@@ -170,8 +171,13 @@ def train(
     if options.devices < 1:
         raise SettingsError(f"Expected `devices` of at least 1, but got {options.devices}.")
     recipe = options.load_recipe()
-    bags, folds = read_data(recipe.data)
+    executor = options.executor()
+    bags, folds = read_data(recipe.data, absolute=not options.is_local)
     on_data(recipe, bags, folds)
+    if not options.shared_folder:
+        from sgpmil.scaleout.shared_bags import share_bags
+
+        bags = share_bags(bags, options.address)
     with tracked(options.track, options.run, tracked_settings(recipe)) as trackers:
         result = run_recipe(
             recipe,
@@ -185,6 +191,8 @@ def train(
             devices=options.devices,
             num_nodes=options.num_nodes,
             strategy=options.strategy,
+            executor=executor,
+            shared_folder=options.shared_folder,
             progress=show_progress,
             loggers=trackers,
         )
@@ -254,9 +262,17 @@ def write_starter_recipe(path: Path, *, overwrite: bool = False) -> None:
     write_text(path, starter_recipe())
 
 
-def read_data(data: DataSection) -> tuple[BagDataset, tuple[Fold, ...]]:
-    """Open the bags of a recipe and read, or make, its folds."""
-    bags = read_bags(**_reading(data), cache=data.cache)
+def read_data(data: DataSection, *, absolute: bool = False) -> tuple[BagDataset, tuple[Fold, ...]]:
+    """Open the bags of a recipe and read, or make, its folds.
+
+    Args:
+        data: Places of bags, labels and folds.
+        absolute: Whether to open them by absolute paths, for workers in other folders.
+    """
+    reading = _reading(data)
+    if absolute:
+        reading |= {k: v.absolute() for k, v in reading.items() if isinstance(v, Path)}
+    bags = read_bags(**reading, cache=data.cache)
     if not bags.target.names:
         raise SettingsError(
             f"Expected labels for the bags of {data.features}, but there are none. "
@@ -304,4 +320,5 @@ def _reading(data: DataSection) -> dict[str, Any]:
         "on_mismatch": "skip" if data.skip_missing else None,
         "on_bad": "skip" if data.skip_bad else None,
     }
-    return {name: value for name, value in arguments.items() if value is not None}
+    found: dict[str, Any] = {k: value for k, value in arguments.items() if value is not None}
+    return found

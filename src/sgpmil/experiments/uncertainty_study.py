@@ -30,8 +30,8 @@ from sgpmil.experiments.uncertainty_sets import (
     set_fingerprint,
     uncertainty_set,
 )
-from sgpmil.options import Options
 from sgpmil.processes import compute_device
+from sgpmil.scaleout.executors import PlaceOptions
 
 _FOLD = "run"
 _PHANTOMS = "phantoms"
@@ -41,7 +41,7 @@ _MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class UncertaintyOptions(Options):
+class UncertaintyOptions(PlaceOptions):
     """Options of `compare_uncertainty`.
 
     Args:
@@ -55,7 +55,7 @@ class UncertaintyOptions(Options):
         designs: YAML file of designs.
         reference: Design that the others are compared with.
         seeds: Seeds, such as 0-9 to choose a design and 10-19 to report it.
-        jobs: Processes, of one thread each.
+        jobs: Processes on this machine, of one thread each.
         device: Device: auto, cpu, gpu, or one of several GPUs, such as cuda:1.
         quick: Few and small bags and two epochs, to test whether everything works. Needs a folder
             of its own (``out``).
@@ -207,8 +207,8 @@ def plan_uncertainty(options: UncertaintyOptions) -> list[UncertaintyJob]:
                 data_set=name,
                 seed=seed,
                 fingerprint=fingerprint,
-                data=options.data,
-                cache=options.cache,
+                data=options.data.absolute(),  # workers may have another folder
+                cache=options.cache.absolute(),
                 device=options.device,
                 quick=options.quick,
             )
@@ -250,7 +250,7 @@ def compare_uncertainty(
         jobs,
         options.out,
         work=_TrainAndMeasure,
-        processes=options.jobs,
+        executor=options.executor(options.jobs, needs_shared_folder=True),
         conditions={"quick": options.quick},
         overwrite=options.overwrite,
         progress=show_progress,

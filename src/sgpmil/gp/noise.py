@@ -4,6 +4,7 @@ Training takes fresh noise. Prediction takes repeatable noise, the same for ever
 slide's prediction does not depend on which other slides share its batch.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
@@ -80,6 +81,35 @@ class FreshNoise:
 
     def _draw(self, shape: tuple[int, int], like: Tensor) -> Tensor:
         return torch.randn(shape, dtype=like.dtype, device=like.device)
+
+
+class PartNoise(FreshNoise):
+    """The part of a step's fresh draws that belongs to some of its bags.
+
+    Processes that divide a step and have the same random state draw what one process draws.
+
+    Args:
+        sizes: Instances of each bag of the step.
+        own: Positions of the bags that this process has, in order.
+    """
+
+    def __init__(self, sizes: Sequence[int], own: Sequence[int]) -> None:
+        self.sizes = sizes
+        self.own = own
+
+    def per_instance(
+        self, num_samples: int, segments: Segments, like: Float[Tensor, "..."]
+    ) -> Float[Tensor, "S T"]:
+        """See `Noise`."""
+        draws = self._draw((num_samples, sum(self.sizes)), like).split(list(self.sizes), dim=1)
+        return torch.cat([draws[position] for position in self.own], dim=1)
+
+    def per_bag(
+        self, num_samples: int, num_bags: int, like: Float[Tensor, "..."]
+    ) -> Float[Tensor, "S B"]:
+        """See `Noise`."""
+        draws = self._draw((num_samples, len(self.sizes)), like)
+        return draws[:, list(self.own)]
 
 
 class ZeroNoise(FreshNoise):

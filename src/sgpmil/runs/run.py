@@ -237,6 +237,18 @@ class RunFold:
         except OSError as error:
             raise RunFolderError(f"Could not write to {self.path}: {error}.") from error
 
+    def lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
+        """Hold the fold while a block runs, so that no other process trains it.
+
+        Args:
+            wait: Wait until it is free.
+
+        Raises:
+            RunFolderError: Another process holds it, or nothing can be written there.
+        """
+        place = self.path.with_name(f".{self.path.name}.lock")
+        return _held(place, str(self.path), wait=wait)
+
     def _require_done(self) -> None:
         if not self.is_done:
             raise PredictionError(
@@ -426,24 +438,38 @@ class Run:
 
 
 @contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold a run while the block runs, so that no other process writes into it.
 
     Args:
         folder: Folder of the run, which need not exist; its parent is created where missing.
+        shared: Let other processes that share it train other folds (`RunFold.lock`).
 
     Raises:
         RunFolderError: Another process holds the run, or nothing can be written there.
     """
     # Beside the folder, not in it: replacing a run removes the folder.
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    with _held(folder.with_name(f".{folder.name}.lock"), str(folder), shared=shared):
+        yield
+
+
+@contextmanager
+def creation_lock(folder: Path) -> Iterator[None]:
+    """Hold the right to create a run that several processes share; wait for it."""
+    with _held(folder.with_name(f".{folder.name}.create.lock"), str(folder), wait=True):
+        yield
+
+
+@contextmanager
+def _held(path: Path, what: str, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    lock = FileLock(path)
     try:
-        is_ours = lock.acquire()
+        is_ours = lock.acquire(shared=shared, wait=wait)
     except OSError as error:
-        raise RunFolderError(f"Could not write the run folder {folder}: {error}.") from error
+        raise RunFolderError(f"Could not write the run folder {what}: {error}.") from error
     if not is_ours:
         raise RunFolderError(
-            f"Another process is training into {folder}. Wait for it, or choose another folder."
+            f"Another process is training into {what}. Wait for it, or choose another folder."
         )
     try:
         yield

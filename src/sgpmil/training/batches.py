@@ -6,6 +6,7 @@ ones as an uninterrupted run.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -36,6 +37,46 @@ def draw_epoch(labels: Sequence[int], *, seed: int, epoch: int, balanced: bool) 
     return generator.choice(len(labels), size=len(labels), p=weights / weights.sum()).tolist()
 
 
+@dataclass(frozen=True)
+class StepPart:
+    """The part of a step that one of several processes computes.
+
+    Args:
+        sizes: Instances of each bag of the step.
+        own: Positions of this process's bags in the step, in order.
+        share: Share of the step's bags; 0 of a process that only takes part.
+    """
+
+    sizes: tuple[int, ...]
+    own: tuple[int, ...]
+    share: float
+
+
+def divide_step(sizes: Sequence[int], num_ranks: int) -> list[tuple[int, ...]]:
+    """Divide bags over processes so that each has about as many instances.
+
+    The largest bag that is left goes to the process with the fewest instances so far.
+
+    Args:
+        sizes: Instances of each bag.
+        num_ranks: Number of processes.
+
+    Returns:
+        Positions of each process's bags, in order.
+
+    Example:
+        >>> divide_step([10, 900, 20, 30], 2)
+        [(1,), (0, 2, 3)]
+    """
+    parts: list[list[int]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for position in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        rank = min(range(num_ranks), key=loads.__getitem__)
+        parts[rank].append(position)
+        loads[rank] += sizes[position]
+    return [tuple(sorted(part)) for part in parts]
+
+
 class PackedBatches:
     """Groups of bags, each packed when it is indexed.
 
@@ -45,7 +86,7 @@ class PackedBatches:
         dataset: The bags.
         groups: Positions in the data set, a group a batch.
         reader: Reads bags of a packed store faster.
-        shares: Share of each batch in its step, where several processes divide the step.
+        parts: Part of each batch in its step, where several processes divide the step.
     """
 
     def __init__(
@@ -53,12 +94,17 @@ class PackedBatches:
         dataset: BagDataset,
         groups: Sequence[Sequence[int]],
         reader: StoreReader | None = None,
-        shares: Sequence[float] | None = None,
+        parts: Sequence[StepPart] | None = None,
     ) -> None:
         self.dataset = dataset
         self.groups = groups
         self.reader = reader
-        self.shares = [1.0] * len(groups) if shares is None else shares
+        self.parts = parts
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of each batch in its step."""
+        return [1.0] * len(self) if self.parts is None else [part.share for part in self.parts]
 
     def divided(self, rank: int, num_ranks: int) -> "PackedBatches":
         """Return the part of each batch that one of several processes computes.
@@ -66,10 +112,16 @@ class PackedBatches:
         A process without a bag of a short last batch computes the batch's first bag with a share
         of 0: all processes take every step together.
         """
-        parts = [group[rank::num_ranks] for group in self.groups]
-        groups = [part or group[:1] for part, group in zip(parts, self.groups, strict=True)]
-        shares = [len(part) / len(group) for part, group in zip(parts, self.groups, strict=True)]
-        return PackedBatches(self.dataset, groups, self.reader, shares)
+        sizes = self.dataset.num_instances
+        parts = []
+        for group in self.groups:
+            in_step = tuple(sizes[position] for position in group)
+            own = divide_step(in_step, num_ranks)[rank]
+            parts.append(StepPart(in_step, own or (0,), len(own) / len(group)))
+        groups = [
+            [group[i] for i in part.own] for group, part in zip(self.groups, parts, strict=True)
+        ]
+        return PackedBatches(self.dataset, groups, self.reader, parts)
 
     def __len__(self) -> int:
         return len(self.groups)

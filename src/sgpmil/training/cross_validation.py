@@ -2,10 +2,9 @@
 
 import hashlib
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,11 @@ from torch import nn
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
-from sgpmil.bags.store import PackedStore
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError, SplitError
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import (
     FoldMetrics,
     Summary,
@@ -31,12 +28,13 @@ from sgpmil.evaluation.summary import (
     summarise,
     write_metrics,
 )
-from sgpmil.gpu.resident import fits_on_device, free_memory, on_device
+from sgpmil.gpu.resident import free_memory
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike, find_model, resolve_settings
 from sgpmil.notebook import counted
-from sgpmil.progress import ProgressBar, ProgressLine, progress_bar
-from sgpmil.runs.run import Run, RunFold, run_lock
+from sgpmil.progress import progress_bar
+from sgpmil.runs.run import Run, creation_lock, run_lock
+from sgpmil.scaleout.executors import Executor, LocalExecutor
 from sgpmil.training.callbacks import Callback
 from sgpmil.training.fabric import (
     Fabric,
@@ -45,10 +43,17 @@ from sgpmil.training.fabric import (
     start_fabric,
     termination_interrupts,
 )
-from sgpmil.training.fit import fit_fold, refuse_mixed_coordinates, untrained_model
+from sgpmil.training.fit import refuse_mixed_coordinates, untrained_model
+from sgpmil.training.fold import (
+    FoldLogger,
+    FoldProgress,
+    FoldTraining,
+    bags_near,
+    train_elsewhere,
+)
 from sgpmil.training.recorded_steps import MOST_ROWS, can_record, filled_rows
 from sgpmil.training.settings import TrainingSettings, resolve_training
-from sgpmil.training.turns import release_turn, take_turns, yield_turn
+from sgpmil.training.turns import take_turns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +66,6 @@ _VALUE_BYTES = 32
 
 _PARAMETER_BYTES = 64
 """Memory of a parameter: its value, its moments, and its gradients of many recordings."""
-
-_ASSUMED_FREE = 4 * 2**30
-"""Bytes of memory taken as free where the system does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ def cross_validate(
     devices: int = 1,
     num_nodes: int = 1,
     strategy: str = "auto",
+    executor: Executor | None = None,
+    shared_folder: bool = True,
 ) -> CrossValidation:
     """Train a model on each fold and predict the fold's own test set.
 
@@ -156,6 +160,9 @@ def cross_validate(
             the script that calls `cross_validate` is started once for each device.
         num_nodes: Number of machines; start the script on each of them.
         strategy: Lightning Fabric's name for how the devices work together, such as ``ddp``.
+        executor: Trains the folds as jobs, such as on a Ray cluster
+            (`sgpmil.scaleout.executors.PlaceOptions`); needs `run`.
+        shared_folder: Whether the workers of the executor see the folder of the run.
 
     Raises:
         SettingsError: A setting is unknown or impossible, or both resume and overwrite are asked.
@@ -168,6 +175,11 @@ def cross_validate(
     if folds_at_once is not None and not 1 <= folds_at_once <= MOST_AT_ONCE:
         raise SettingsError(
             f"Expected folds_at_once from 1 to {MOST_AT_ONCE}, but got {folds_at_once}."
+        )
+    remote = executor is not None and not isinstance(executor, LocalExecutor)
+    if remote and (run is None or devices * num_nodes > 1):
+        raise SettingsError(
+            "Expected a folder (`run`) and one device a fold for folds that are trained elsewhere."
         )
     settings = resolve_training(model, training)
     table = bags.label_table()
@@ -206,7 +218,8 @@ def cross_validate(
                 bags.subset(fold.val) if fold.val else None,
                 model=model,
                 model_settings=model_settings,
-                training=settings,
+                # The GPU that is asked for may be on another machine.
+                training=replace(settings, device="auto") if remote else settings,
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(name, bags)
@@ -215,25 +228,29 @@ def cross_validate(
     def train_folds(fabric: Fabric) -> CrossValidation:
         """Train and test the folds in one of the processes; the first one writes the run."""
         is_first = fabric.is_global_zero
-        near = _near(bags, fabric.device)
+        near = bags if remote else bags_near(bags, fabric.device)
         with ExitStack() as stack:
             opened = None
             if path is not None and is_first:
-                stack.enter_context(run_lock(path))
-                opened = Run.create(
-                    path,
-                    folds,
-                    description,
-                    data=data,
-                    slides=slides,
-                    resume=resume,
-                    overwrite=overwrite,
-                )
+                # Processes that resume single folds of a run may do so at the same time.
+                joins = resume and only_folds is not None
+                stack.enter_context(run_lock(path, shared=joins))
+                with creation_lock(path) if joins else nullcontext():
+                    opened = Run.create(
+                        path,
+                        folds,
+                        description,
+                        data=data,
+                        slides=slides,
+                        resume=resume,
+                        overwrite=overwrite,
+                    )
             fabric.barrier()
             if path is not None and not is_first:
                 opened = Run.open(path)
             on_disk = {} if opened is None else dict(opened.folds)
             done = {fold.name for fold in on_disk.values() if fold.is_done}
+            done_before = set(done)
             fabric.barrier()  # before another fold can be done
             wanted = [fold for fold in folds if fold.name in selected | done]
             bar = stack.enter_context(
@@ -246,28 +263,35 @@ def cross_validate(
                 )
             )
 
+            training = FoldTraining(near, settings, model, model_settings, resume, callbacks)
+
+            def train_here(fold: Fold, progress: FoldProgress) -> PredictionTable:
+                place = on_disk.get(fold.name)
+                own = [FoldLogger(logger, fold.name) for logger in loggers]
+                with place.lock() if place is not None and is_first else nullcontext():
+                    folder = None if place is None else place.path
+                    found = training.run(fabric, fold, folder, progress, own)
+                    if place is not None and is_first:
+                        found.write(place)
+                return found.test
+
+            if remote and executor is not None and opened is not None:
+                todo = [fold for fold in wanted if fold.name not in done]
+                train_elsewhere(
+                    executor, training, todo, opened, bar, loggers, shared_folder=shared_folder
+                )
+                done |= {fold.name for fold in todo}
+
             def tested(number: int) -> tuple[PredictionTable, FoldMetrics]:
                 fold = wanted[number]
                 if fold.name in done:
                     predictions = on_disk[fold.name].load(with_validation=False).test
                 else:
                     text = f"fold {fold.name} ({number + 1} of {len(wanted)})"
-                    with _FoldProgress.shown(bar, text, settings.epochs) as shown:
-                        predictions = _train_fold(
-                            fabric,
-                            near,
-                            fold,
-                            on_disk.get(fold.name),
-                            shown,
-                            settings,
-                            model=model,
-                            model_settings=model_settings,
-                            resume=resume,
-                            callbacks=callbacks,
-                            loggers=[_FoldLogger(logger, fold.name) for logger in loggers],
-                        )
+                    with FoldProgress.shown(bar, text, settings.epochs) as shown:
+                        predictions = train_here(fold, shown)
                 metrics = evaluate(predictions, fold.name)
-                bar.say(_fold_line(metrics, fold.name in done))
+                bar.say(_fold_line(metrics, fold.name in done_before))
                 return predictions, metrics
 
             at_once = folds_at_once or default_folds_at_once(network, settings, near, fabric.device)
@@ -284,125 +308,11 @@ def cross_validate(
                 write_metrics(opened.metrics_path, metrics)
         return CrossValidation(tuple(metrics), tuple(tables), path)
 
-    fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
+    device = "cpu" if remote else settings.device
+    fabric = start_fabric(device, devices=devices, num_nodes=num_nodes, strategy=strategy)
     with termination_interrupts():
         result: CrossValidation = fabric.launch(train_folds)
     return result
-
-
-def _train_fold(
-    fabric: Fabric,
-    bags: BagDataset,
-    fold: Fold,
-    on_disk: RunFold | None,
-    progress: "_FoldProgress",
-    settings: TrainingSettings,
-    **options: Any,
-) -> PredictionTable:
-    """Train a fold and predict its test set; the options are those of `fit_fold`."""
-    fitted = fit_fold(
-        fabric,
-        bags.subset(fold.train),
-        bags.subset(fold.val) if fold.val else None,
-        settings=settings,
-        folder=None if on_disk is None else on_disk.path,
-        on_epoch=progress.end_epoch,
-        **options,
-    )
-    progress.test()
-    if settings.select == "best":
-        progress.bar.say(
-            f"fold {fold.name}: epoch {fitted.epoch + 1} predicts, the best on validation"
-            if fold.val
-            else f"fold {fold.name} has no validation slides: all epochs were trained, and the "
-            "last predicts"
-        )
-
-    def predicted(slides: Sequence[str]) -> PredictionTable:
-        return predict(
-            fitted,
-            bags.subset(slides),
-            device=fabric.device,
-            precision=settings.precision,
-            warn=False,
-            on_bag=lambda _: yield_turn(),
-        )
-
-    test = predicted(fold.test)
-    if on_disk is not None and fabric.is_global_zero:
-        # Thresholds, temperatures and prediction sets are fitted on the validation slides.
-        validation = predicted(fold.val) if fold.val else None
-        with release_turn():
-            on_disk.write(test, validation, bags.encoders())
-    return test
-
-
-@dataclass(frozen=True)
-class _FoldLogger:
-    """A user's logger for one of several folds."""
-
-    logger: Logger
-    fold: str
-
-    def log_metrics(self, metrics: dict[str, int | float], step: int | None = None) -> None:
-        self.logger.log_metrics({f"fold-{self.fold}/{k}": v for k, v in metrics.items()}, step)
-
-    def finalize(self, status: str) -> None:
-        """Leave the logger open for the other folds."""
-
-
-def _near(bags: BagDataset, device: torch.device) -> BagDataset:
-    """Move bags to where all folds read them fastest."""
-    if fits_on_device(bags, device):
-        return on_device(bags, device)
-    # A packed store is read as fast as memory once the system has it there.
-    is_kept = not isinstance(bags.source, PackedStore) and _fits_in_memory(bags)
-    return bags.in_memory() if is_kept else bags
-
-
-class _FoldProgress:
-    """Progress of a fold: its epochs in the bar of the run, and a line of its own.
-
-    Args:
-        bar: The bar of all folds.
-        line: The line of this one.
-        text: Name of the fold.
-        epochs: Epochs of a fold.
-    """
-
-    def __init__(self, bar: ProgressBar, line: ProgressLine, text: str, epochs: int) -> None:
-        self.bar = bar
-        self._line = line
-        self._text = text
-        self._epochs = epochs
-        self._num_ended = 0
-
-    @classmethod
-    @contextmanager
-    def shown(cls, bar: ProgressBar, text: str, epochs: int) -> Iterator["_FoldProgress"]:
-        """Show the line while the block runs."""
-        with bar.line() as line:
-            line.show(f"{text}: starting")
-            yield cls(bar, line, text, epochs)
-
-    def end_epoch(self, metrics: Mapping[str, int | float]) -> None:
-        """Count an epoch and show its metrics."""
-        number = int(metrics["epoch"]) + 1
-        self.bar.drop(number - self._num_ended - 1)  # trained before this run was resumed
-        self._num_ended = number
-        text = f"{self._text}, epoch {number} of {self._epochs}: loss {metrics['train_loss']:.3f}"
-        if "val_loss" in metrics:
-            text += (
-                f", validation loss {metrics['val_loss']:.3f}, "
-                f"balanced accuracy {metrics['val_balanced_accuracy']:.3f}"
-            )
-        self._line.show(text)
-        self.bar.advance()
-
-    def test(self) -> None:
-        """Take away the epochs that early stopping has left, and say what comes now."""
-        self.bar.drop(self._epochs - self._num_ended)
-        self._line.show(f"{self._text}: testing")
 
 
 def default_folds_at_once(
@@ -433,15 +343,6 @@ def _fold_line(metrics: FoldMetrics, done: bool) -> str:
         known = (f"{kind} {area:.3f}" for kind, area in areas.items() if not math.isnan(area))
         text += f", instance AUC {', '.join(known) or 'undefined'}"
     return text + (" (done before)" if done else "")
-
-
-def _fits_in_memory(bags: BagDataset) -> bool:
-    """Keep bags in memory while they take less than half of what is free."""
-    try:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # only Linux tells
-        free = _ASSUMED_FREE
-    return 2 * bags.nbytes_estimate() < free
 
 
 def _plain(settings: Any) -> dict[str, Any]:

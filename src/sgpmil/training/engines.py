@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
 from sgpmil.errors import TrainingError
+from sgpmil.gp.noise import PartNoise
 from sgpmil.gpu.recording import seed_torch
 from sgpmil.models.contract import Loss, MILModel, ModelOutput
 from sgpmil.models.precision import dense_arithmetic
+from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float
-from sgpmil.training.batches import PackedBatches, read_ahead
+from sgpmil.training.batches import PackedBatches, StepPart, read_ahead
 from sgpmil.training.fabric import Fabric
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.turns import release_turn, yield_turn
@@ -83,17 +85,29 @@ class OptimiserSteps:
         return next(self.model.parameters()).device
 
     def seed_epoch(self) -> None:
-        """Seed from the epoch alone, so that a resume repeats it."""
-        rank = 0 if self.fabric is None else self.fabric.global_rank
+        """Seed from the epoch alone, so that a resume repeats it.
+
+        Processes that divide a step draw the same numbers, of which each takes its part, unless
+        the model draws for each row: then the rows of two processes would get the same.
+        """
+        is_alone = self.fabric is None or not draws_by_row(self.model)
+        rank = 0 if is_alone or self.fabric is None else self.fabric.global_rank
         seed_torch(epoch_seed(self.settings.seed, self.model.epoch, rank), self.device)
 
-    def forward(self, batch: BagBatch) -> tuple[ModelOutput, Loss]:
+    def forward(self, batch: BagBatch, part: StepPart | None = None) -> tuple[ModelOutput, Loss]:
         """Pass a batch through the model and compute its loss.
 
         Bags beyond the labels have no part in the loss: they fill up a recorded step.
+
+        Args:
+            batch: The bags.
+            part: Their part in the step, where several processes divide it.
         """
         with dense_arithmetic(self.settings.precision, batch.features.device):
-            output = self.model(batch)
+            if part is not None and isinstance(self.model, SGPMIL):
+                output = self.model(batch, PartNoise(part.sizes, part.own))
+            else:
+                output = self.model(batch)
             if len(batch.labels) < batch.num_bags:
                 output = replace(output, logits=output.logits[: len(batch.labels)])
             return output, self.model.loss(output, batch.labels, self.num_bags)
@@ -163,9 +177,10 @@ class PlainEngine:
         steps, losses, last = self.steps, [], len(batches) - 1
         for number, batch in enumerate(read_ahead(batches, steps.device)):
             yield_turn()
-            loss = self.loss(batch, number)
+            part = None if batches.parts is None else batches.parts[number]
+            loss = self.loss(batch, number, part)
             losses.append(loss.total.detach())
-            steps.backward(loss, batches.shares[number])
+            steps.backward(loss, 1.0 if part is None else part.share)
             passes = number % steps.settings.accumulate_steps + 1
             if passes == steps.settings.accumulate_steps or number == last:
                 steps.step(passes)
@@ -181,14 +196,14 @@ class PlainEngine:
         summed: Any = steps.fabric.all_reduce(shares * found, reduce_op="sum")
         return summed
 
-    def loss(self, batch: BagBatch, number: int) -> Loss:
+    def loss(self, batch: BagBatch, number: int, part: StepPart | None = None) -> Loss:
         """Compute the loss of a batch.
 
         Raises:
             TrainingError: The model cannot compute it, or it is not finite.
         """
         try:
-            output, loss = self.steps.forward(batch)
+            output, loss = self.steps.forward(batch, part)
         except TrainingError as error:
             raise self._stopped("A step failed", number, batch, str(error)) from error
         is_checked = batch.features.device.type == "cpu" or number % _CHECK_EVERY_ON_GPU == 0
@@ -295,6 +310,14 @@ def epoch_seed(seed: int, epoch: int, rank: int = 0) -> int:
     """Return the seed of an epoch; processes that share a step draw different numbers."""
     entropy = [seed, epoch, rank] if rank else [seed, epoch]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def draws_by_row(model: MILModel) -> bool:
+    """Return whether training draws for each row of a batch, as dropout does."""
+    dropouts = (m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd))
+    attentions = (m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
+    has_dropout = any(m.p > 0 for m in dropouts) or any(m.dropout > 0 for m in attentions)
+    return has_dropout or (model.takes_noise and not isinstance(model, SGPMIL))
 
 
 def first_weights_not_finite(model: MILModel) -> str | None:

@@ -15,7 +15,7 @@ from sgpmil.models.contract import MILModel
 from sgpmil.training.turns import release_turn
 
 _LAST = "last.ckpt"
-_METRICS = "metrics.csv"
+METRICS_FILE = "metrics.csv"
 _FORMAT_VERSION = 2
 """Version 1 was Lightning's own checkpoint, which had no number."""
 
@@ -54,7 +54,7 @@ class FoldFiles:
         """Begin ``metrics.csv``, keeping whole rows of epochs before the first."""
         if self.folder is None:
             return
-        path = self.folder / _METRICS
+        path = self.folder / METRICS_FILE
         rows: list[dict[str, Any]] = []
         if path.exists():
             with path.open(newline="") as file:
@@ -68,7 +68,7 @@ class FoldFiles:
     def add_metrics(self, metrics: Mapping[str, int | float]) -> None:
         """Append the row of an epoch to ``metrics.csv``."""
         if self.folder is not None:
-            with (self.folder / _METRICS).open("a", newline="") as file:
+            with (self.folder / METRICS_FILE).open("a", newline="") as file:
                 csv.DictWriter(file, _COLUMNS).writerow(metrics)
                 file.flush()
                 os.fsync(file.fileno())

@@ -5,13 +5,14 @@ alone, so a resumed training ends with the same weights, bit by bit, as an unint
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import TrainingError
 from sgpmil.evaluation.metrics import METRICS
@@ -21,6 +22,7 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.likelihood import probabilities
 from sgpmil.training.batches import (
     PackedBatches,
+    divide_step,
     epoch_batches,
     sequential_batches,
     store_reader,
@@ -186,30 +188,41 @@ class TrainingLoop:
         """
         if self.val is None:
             return {}
-        metrics: dict[str, int | float] = {}
-        if self.is_first:
-            self.model.eval()
-            losses: list[tuple[Tensor, int]] = []
-            predictions: list[Prediction] = []
-            for batch in sequential_batches(self.val):
-                yield_turn()
-                moved = batch.to(self.fabric.device, non_blocking=True)
-                with _first_samples(self.model):
-                    output, loss = self.steps.forward(moved)
-                losses.append((loss.total, moved.num_bags))
-                logits = self.model.corrected(output.logits)
-                samples = probabilities(self.model.target, logits).cpu().numpy()
-                labels = zip(batch.slide_ids, batch.labels.tolist(), strict=True)
-                predictions += Prediction.from_batch(
-                    [SlideName(s, s, y) for s, y in labels], samples
-                )
-            table = PredictionTable(tuple(predictions), self.train.target)
-            total = sum(float(loss) * count for loss, count in losses)
-            metrics["val_loss"] = total / len(self.val)
-            for key in ("balanced_accuracy", "auc"):
-                metrics[f"val_{key}"] = METRICS[key].quick(table)
-        found: dict[str, int | float] = self.fabric.broadcast(metrics)
-        return found
+        self.model.eval()
+        total, predictions = 0.0, list[Prediction]()
+        for batch in self._validation_batches():
+            yield_turn()
+            moved = batch.to(self.fabric.device, non_blocking=True)
+            with _first_samples(self.model):
+                output, loss = self.steps.forward(moved)
+            total += float(loss.total) * moved.num_bags
+            logits = self.model.corrected(output.logits)
+            samples = probabilities(self.model.target, logits).cpu().numpy()
+            labels = zip(batch.slide_ids, batch.labels.tolist(), strict=True)
+            predictions += Prediction.from_batch([SlideName(s, s, y) for s, y in labels], samples)
+        if self.fabric.world_size > 1:
+            found: list[Any] = [None] * self.fabric.world_size
+            torch.distributed.all_gather_object(found, (total, predictions))
+            total = math.fsum(part for part, _ in found)
+            by_name = {p.slide_id: p for _, part in found for p in part}
+            predictions = [by_name[slide] for slide in self.val.slide_ids]
+        table = PredictionTable(tuple(predictions), self.train.target)
+        metrics: dict[str, int | float] = {"val_loss": total / len(self.val)}
+        for key in ("balanced_accuracy", "auc"):
+            metrics[f"val_{key}"] = METRICS[key].quick(table)
+        # Sums of several GPUs may differ in the last digit; all must choose the same epoch.
+        same: dict[str, int | float] = self.fabric.broadcast(metrics)
+        return same
+
+    def _validation_batches(self) -> Iterable[BagBatch]:
+        """Return the validation bags of this process: each bag is in one of them."""
+        assert self.val is not None  # noqa: S101 - asked before
+        num_ranks, rank = self.fabric.world_size, self.fabric.global_rank
+        if num_ranks == 1:
+            return sequential_batches(self.val)
+        own = divide_step(self.val.num_instances, num_ranks)[rank]
+        slides = [self.val.slide_ids[position] for position in own]
+        return sequential_batches(self.val.subset(slides)) if slides else ()
 
     def _is_best(self, metrics: Mapping[str, int | float]) -> bool:
         value = metrics.get(f"val_{self.settings.monitor}", math.nan)

@@ -9,6 +9,7 @@ preparation       tissue, contours, preview and coordinates of one slide
 tile_workers      processes that open slides, and the memory in which they return tiles
 tile_stream       the tiles of many slides, in order, decoded ahead
 encoding          embeddings of many slides, encoded and written
+elsewhere         the same by workers on other machines
 progress          the progress bar
 ================  ==============================================================================
 """

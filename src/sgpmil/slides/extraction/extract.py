@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import SgpmilError
-from sgpmil.options import Options
+from sgpmil.scaleout.executors import PlaceOptions
 from sgpmil.slides.encoders import DEFAULT_ENCODER, Precision, load_encoder
+from sgpmil.slides.extraction.elsewhere import ExtractionWork, extract_elsewhere
 from sgpmil.slides.extraction.encoding import Extraction, extract_slides
 from sgpmil.slides.extraction.jobs import (
     PROCESS_DIED,
@@ -36,7 +38,7 @@ SKIPPED = "skipped.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractOptions(Options):
+class ExtractOptions(PlaceOptions):
     """Options of `extract_folder`.
 
     Args:
@@ -146,9 +148,11 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
         resegment=options.resegment,
         overwrite=options.overwrite,
     )
-    folder = ExtractionFolder.of(options.out, settings.patches)
+    executor = options.executor(needs_shared_folder=True)
+    place = options.out if options.is_local else options.out.absolute()
+    folder = ExtractionFolder.of(place, settings.patches)
     jobs = slide_jobs(
-        options.slides,
+        options.slides if options.is_local else options.slides.absolute(),
         slide_list=options.slide_list,
         recursive=options.recursive,
         mpp=options.slide_mpp,
@@ -158,13 +162,23 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
         if not options.encode:
             placed = place_patches_of(jobs, folder, settings, bar)
             return _listing_skipped(ExtractedFolder(placed, folder), options)
-        encoder = load_encoder(
+        load = partial(
+            load_encoder,
             options.encoder,
-            weights=options.weights,
+            weights=options.weights
+            if options.is_local or options.weights is None
+            else options.weights.absolute(),
             device=options.device,
             precision=options.precision,
         )
-        done = extract_slides(jobs, encoder, folder, settings, bar)
+        encoder = load()  # here too: what would fail in every worker fails once
+        if options.is_local:
+            done = extract_slides(jobs, encoder, folder, settings, bar)
+        else:
+            cores = max(1, int(options.cpus_per_job))
+            each = replace(settings, num_workers=options.workers or cores)
+            work = ExtractionWork(load, folder, each)
+            done = extract_elsewhere(executor, work, jobs, bar)
     features = folder.features_folder(encoder.name)
     return _listing_skipped(ExtractedFolder(done.outcomes, folder, features, done), options)
 

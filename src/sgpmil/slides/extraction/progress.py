@@ -25,6 +25,10 @@ class ExtractionProgress:
         self._in_slide, self._of_slide, self._slide = 0, 0, ""
         self._start = perf_counter()
 
+    def show(self, text: str) -> None:
+        """Show what runs where, of an extraction by workers."""
+        self._bar.show(state=text)
+
     def begin(self, slide_id: str, num_patches: int) -> None:
         """Begin a slide."""
         self._in_slide, self._of_slide, self._slide = 0, num_patches, slide_id

@@ -1,0 +1,49 @@
+"""Job arrays of Slurm, for clusters without Ray."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def slurm_array(
+    command: Sequence[str], folds: Sequence[str], *, run: Path, cpus: int = 1, gpus: int = 0
+) -> str:
+    """Return the script of a job array that trains the folds of a run side by side.
+
+    Every task resumes its own fold of one run, so that a task that was requeued, or the whole array
+    submitted again, goes on where it stopped.
+
+    Args:
+        command: Words of the command that trains all folds.
+        folds: Names of the folds.
+        run: Folder of the run, which all machines see.
+        cpus: CPU cores of a task.
+        gpus: GPUs of a task.
+
+    Example:
+        >>> print(slurm_array(["sgpmil", "train", "--run", "a"], ["0", "1"], run=Path("a"))[:45])
+        #!/bin/bash
+        #SBATCH --job-name=sgpmil-a
+        #SBATCH
+    """
+    kept = [word for word in command if word not in ("--resume", "--overwrite")]
+    whole = f"{shlex.join(kept)} --resume"
+    # A run lies in a folder that exists; the log of a task lies beside the run.
+    log = shlex.quote(str(run.with_name(f"{run.name}-%a.log")))
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name=sgpmil-{shlex.quote(run.name)}",
+        f"#SBATCH --array=0-{len(folds) - 1}",
+        f"#SBATCH --cpus-per-task={cpus}",
+        *([f"#SBATCH --gpus-per-task={gpus}"] if gpus else []),
+        f"#SBATCH --output={log}",
+        "#SBATCH --requeue",
+        "#",
+        "# Save it as job.sh. These lines train all folds, then write the table of their metrics:",
+        "#   job=$(sbatch --parsable job.sh)",
+        f"#   sbatch --dependency=afterok:$job --wrap {shlex.quote(whole)}",
+        "# Submitted again, it goes on where it stopped.",
+        f"folds=({' '.join(map(shlex.quote, folds))})",
+        f'exec {whole} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,212 @@
+import os
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.splits import make_kfold
+from sgpmil.errors import ClusterError, SettingsError
+from sgpmil.models.abmil import ABMIL
+from sgpmil.scaleout.executors import PlaceOptions
+from sgpmil.training.cross_validation import cross_validate
+from tests.training.conftest import file_weights
+from tests.waiting import wait_until
+
+ray = pytest.importorskip("ray")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+from sgpmil.scaleout.ray_cluster import RayExecutor  # noqa: E402
+from sgpmil.scaleout.shared_bags import share_bags  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+STORE = 80 * 2**20
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Start two machines of one core each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Workers import nothing of the tests.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE}
+    found = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+    found.add_node(num_cpus=1, object_store_memory=STORE)
+    ray.init(found.address, log_to_driver=False, logging_level="error")
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+def bags_of(count=24):
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(5 + i, 6)) + i % 2 for i in range(count)]
+    return BagDataset.from_arrays(arrays, [i % 2 for i in range(count)])
+
+
+def train(run, bags=None, model="abmil", **options):
+    bags = bags_of() if bags is None else bags
+    return cross_validate(
+        bags,
+        make_kfold(bags_of().label_table(), num_folds=6),
+        model=model,
+        model_settings={"hidden_dim": 8, "attention_dim": 4},
+        training={"epochs": 4, "device": "cpu"},
+        run=run,
+        progress=False,
+        **options,
+    )
+
+
+def same_run(found, expected):
+    for one, other in zip(found.predictions, expected.predictions, strict=True):
+        assert one.slide_ids == other.slide_ids
+        np.testing.assert_array_equal(one.probs, other.probs)
+    assert [m.row for m in found.metrics] == [m.row for m in expected.metrics]
+    folds = sorted(path.name for path in expected.folder.glob("fold-*"))
+    assert len(folds) == 6
+    for fold in folds:
+        weights, same = (
+            file_weights(r.folder / fold / "checkpoint.safetensors") for r in (found, expected)
+        )
+        assert all(torch.equal(weights[name], value) for name, value in same.items())
+        epochs = [(r.folder / fold / "metrics.csv").read_text() for r in (found, expected)]
+        assert epochs[0] == epochs[1]
+    files = [
+        {str(p.relative_to(r.folder)) for p in r.folder.rglob("*") if p.is_file()}
+        for r in (found, expected)
+    ]
+    assert files[0] == files[1]
+
+
+class Fragile(ABMIL):
+    """Dies once in the middle of a fold; waits once, on the machine that is to be lost."""
+
+    markers = ""
+    lost_machine = ""
+
+    def start_epoch(self, epoch, **options):
+        markers = Path(self.markers)
+        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        if epoch == 2 and self._first(markers / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if epoch == 3 and here == self.lost_machine and self._first(markers / "waits"):
+            while True:
+                time.sleep(0.1)
+        while epoch == 3 and not (markers / "waits").exists():
+            time.sleep(0.1)  # so that a fold is left for that machine
+        return super().start_epoch(epoch, **options)
+
+    @staticmethod
+    def _first(marker):
+        try:
+            marker.touch(exist_ok=False)
+        except OSError:
+            return False
+        return True
+
+
+def test_a_killed_worker_and_a_lost_machine_cost_nothing(cluster, tmp_path):
+    lost = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    Fragile.markers, Fragile.lost_machine = str(tmp_path), lost.node_id
+
+    def lose():
+        wait_until((tmp_path / "waits").exists)
+        cluster.remove_node(lost, allow_graceful=False)
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    found = train(tmp_path / "ray", model=Fragile, executor=RayExecutor())
+    thread.join()
+    assert (tmp_path / "killed").exists()
+    wait_until(lambda: lost.node_id not in {n["NodeID"] for n in ray.nodes() if n["Alive"]})
+    same_run(found, train(tmp_path / "local", model=Fragile))  # both have happened: it is plain
+    assert not list(tmp_path.rglob("*.lock"))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_bags_and_results_travel_where_no_folder_is_shared(cluster, tmp_path):
+    bags = share_bags(bags_of())
+    found = train(tmp_path / "ray", bags, executor=RayExecutor(), shared_folder=False)
+    same_run(found, train(tmp_path / "local"))
+
+
+def test_a_resumed_run_trains_what_is_left(cluster, tmp_path):
+    first = train(tmp_path / "run", only_folds=["0", "1"])
+    times = {f: (first.folder / f"fold-{f}/predictions.parquet").stat().st_mtime_ns for f in "01"}
+    found = train(tmp_path / "run", executor=RayExecutor(), resume=True)
+    same_run(found, train(tmp_path / "local"))
+    for fold, time_ns in times.items():
+        assert (found.folder / f"fold-{fold}/predictions.parquet").stat().st_mtime_ns == time_ns
+
+
+# Jobs
+
+
+def _answer(text):
+    def run(job):
+        if job == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job == "refuse":
+            raise SettingsError("Expected another job.")
+        return f"{text} {job}"
+
+    return run
+
+
+def run(jobs, executor):
+    done, places = {}, set()
+    executor.run(
+        partial(_answer, "did"),
+        jobs,
+        on_change=lambda running: places.update(one.place for one in running),
+        on_done=done.__setitem__,
+        on_death=lambda job: f"lost {job}",
+    )
+    return done, places
+
+
+def test_every_machine_works_and_says_its_name(cluster):
+    jobs = [str(number) for number in range(8)]
+    done, places = run(jobs, RayExecutor(cpus=0.5))
+    assert done == {job: f"did {job}" for job in jobs}
+    assert all("#" in place for place in places)  # two machines of one name
+
+
+def test_a_job_that_kills_its_workers_is_given_up(cluster):
+    done, _ = run(["a", "die", "b"], RayExecutor(attempts=2))
+    assert done == {"a": "did a", "die": "lost die", "b": "did b"}
+
+
+def test_an_error_is_raised_here(cluster):
+    with pytest.raises(SettingsError, match="Expected another job"):
+        run(["a", "refuse"], RayExecutor())
+
+
+def test_a_job_that_fits_nowhere_is_refused(cluster):
+    with pytest.raises(ClusterError, match=r"with 1 CPUs and 2 GPUs .* `gpus_per_job`"):
+        run(["a"], RayExecutor(gpus=2))
+
+
+@pytest.mark.parametrize("options", [{"cpus": -1}, {"cpus": 0}, {"gpus": float("nan")}])
+def test_impossible_parts_of_a_machine_are_refused(options):
+    with pytest.raises(SettingsError, match=r"of a job|a job to take"):
+        RayExecutor(**options)
+
+
+def test_places():
+    assert isinstance(PlaceOptions(on="ray", gpus_per_job=0.25).executor(), RayExecutor)
+    assert PlaceOptions(on="ray://head:10001").executor().address == "ray://head:10001"
+    with pytest.raises(SettingsError, match="local, ray or ray://HOST:PORT, but got 'slurm'"):
+        PlaceOptions(on="slurm").executor()
+    with pytest.raises(SettingsError, match='Add `on="ray"`'):
+        PlaceOptions(gpus_per_job=1.0).executor()
+    with pytest.raises(SettingsError, match="same path"):
+        PlaceOptions(on="ray", shared_folder=False).executor(needs_shared_folder=True)
