@@ -33,7 +33,9 @@ def train(options: TrainOptions) -> None:
     """
     trained = train_run(options, show_progress=True, on_data=_print_data)
     result, run = trained.result, options.run
-    print_summary(result.summary(), f"{trained.recipe.model.name}, {counted(len(result.metrics), 'fold')}")
+    print_summary(
+        result.summary(), f"{trained.recipe.model.name}, {counted(len(result.metrics), 'fold')}"
+    )
     figures = counted(len(trained.figures), "figure")
     console.print(f"Results: {run}, {figures} in {run / 'figures'}")
     opened, place = Run.open(run), shlex.quote(str(run))
@@ -50,8 +52,8 @@ def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None
     order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
     order += " (ordered)" if isinstance(bags.target, OrdinalTarget) else ""
     console.print(
-        f"{counted(len(bags), 'slide')} of {counted(bags.feature_dim, 'feature')}, classes {order}; "
-        f"{counted(len(folds), 'fold')}{'' if recipe.data.splits else ' made by patient'}.",
+        f"{counted(len(bags), 'slide')} of {counted(bags.feature_dim, 'feature')}, classes "
+        f"{order}; {counted(len(folds), 'fold')}{'' if recipe.data.splits else ' made by patient'}.",
         highlight=False,
     )
 
