@@ -51,9 +51,10 @@ def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None
         console.print(f"Columns of {recipe.data.labels}: {columns}.", highlight=False)
     order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
     order += " (ordered)" if isinstance(bags.target, OrdinalTarget) else ""
+    made = "" if recipe.data.splits else " made by patient"
     console.print(
         f"{counted(len(bags), 'slide')} of {counted(bags.feature_dim, 'feature')}, classes "
-        f"{order}; {counted(len(folds), 'fold')}{'' if recipe.data.splits else ' made by patient'}.",
+        f"{order}; {counted(len(folds), 'fold')}{made}.",
         highlight=False,
     )
 
