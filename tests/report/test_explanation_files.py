@@ -338,7 +338,7 @@ def test_without_coordinates_there_are_no_maps(bare, tmp_path):
     lost = replace(bare, folds=tuple(nowhere(fold) for fold in bare.folds))
     done, _ = explain(lost, tmp_path, only=SLIDES[:1], prototypes="none", export=("csv",))
     assert done.slides[0].status == "done"
-    assert "no maps" in done.notes[0]
+    assert "no maps of these slides, and nothing is exported of them (csv)." in done.notes[0]
     assert files(tmp_path) == {
         "explanation.json",
         "limits.json",

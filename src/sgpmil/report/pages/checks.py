@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 
 import numpy as np
@@ -244,11 +245,14 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
 def _probabilities(material: RunMaterial) -> Iterator[Check]:
     """Check calibration, and whether errors are less certain, over the slides of all folds."""
     pooled = pooled_table([fold.test for fold in material.folds])
-    ece = expected_calibration_error(pooled.probs, pooled.labels)
-    low, high = calibrated_ece(pooled.probs)
+    known = [table for table in (fold.test.labelled() for fold in material.folds) if len(table)]
+    # The mean of folds, as everywhere: the ECE of slides of several models together is another.
+    ece = fmean(expected_calibration_error(table.probs, table.labels) for table in known)
+    low, high = calibrated_ece(*(table.probs for table in known))
+    folds = f", mean of {len(known)} folds" if len(known) > 1 else ""
     finding = (
         f"Confidence and accuracy differ by {format_number(ece, 2)} "
-        f"(ECE, {counted(len(pooled), 'slide')}). "
+        f"(ECE{folds}, {counted(len(pooled), 'slide')}). "
         f"By chance it would be {format_range(low, high, 2)} of a calibrated model with these "
         "probabilities (95 %)"
     )

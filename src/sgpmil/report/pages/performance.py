@@ -102,8 +102,13 @@ def calibration_section(
     )
     caption = (
         "Of a calibrated model, the share of right slides at each confidence is that confidence: "
-        "the dots lie on the diagonal. The slides of all folds together."
+        "the dots lie on the diagonal."
     )
+    if len(tests) > 1:
+        caption += (
+            " The slides of all folds together: the ECE and ACE above the diagram are of all of "
+            "them, those of tables and checks the means of folds."
+        )
     table = Table(
         ("Fold", "Brier score", "Reliability (less is better)", "Resolution", "Uncertainty"),
         rows,
