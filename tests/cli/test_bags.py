@@ -132,6 +132,8 @@ def test_the_columns_that_were_read_are_named(sgpmil, slides, tiny):
     code, out, _ = sgpmil("train", "--features", folder, *given, *run, *tiny)
     assert code == 0
     assert f"Columns of {labels}: {read}." in out
+    assert "sgpmil, 1 fold" in out
+    assert "1 folds" not in out
 
 
 def test_pack_writes_a_store_with_labels(sgpmil, slides, tmp_path):

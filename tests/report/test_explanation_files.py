@@ -256,7 +256,7 @@ def test_damaged_embeddings_count_in_no_prototype_and_are_named(bare, tmp_path):
     done, _ = explain(found, tmp_path / "out", only=(SLIDES[0], SLIDES[2]))
     assert [slide.status for slide in done.slides] == ["done"] * 2
     missing, damaged = done.notes
-    assert missing.startswith("1 slides have no embeddings")
+    assert missing.startswith("Without embeddings, and in no prototype: 1 slide, ")
     assert f"'{SLIDES[1]}'" in missing
     assert damaged.startswith(f"'{SLIDES[2]}' counts in no prototype: ")
     maps = {path.name for path in (tmp_path / "out" / "prototypes").rglob("label-map-*")}

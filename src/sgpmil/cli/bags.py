@@ -132,7 +132,9 @@ def pack(options: PackOptions) -> None:
     store = pack_folder(options, show_progress=True)
     size = sum(file.stat().st_size for file in options.store.iterdir())
     num_slides = len(store.dataset())
-    console.print(f"Packed {num_slides:,} slides into {options.store} ({size / 1e6:,.0f} MB).")
+    console.print(
+        f"Packed {counted(num_slides, 'slide')} into {options.store} ({size / 1e6:,.0f} MB)."
+    )
     console.print(f"Next: sgpmil train --features {shlex.quote(str(options.store))}")
 
 

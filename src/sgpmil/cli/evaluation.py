@@ -17,6 +17,7 @@ from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, 
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.notebook import counted
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, Evaluation, evaluate_run
 
@@ -44,8 +45,8 @@ def evaluate(options: EvaluateOptions) -> None:
         _print_assessment(found.assessment, str(options.predictions), unit)
     if options.out is not None:
         console.print(
-            f"Written to {options.out}: {len(found.tables)} tables, {len(found.figures)} figures "
-            "in figures/."
+            f"Written to {options.out}: {counted(len(found.tables), 'table')}, "
+            f"{counted(len(found.figures), 'figure')} in figures/."
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sgpmil.errors import SettingsError
+from sgpmil.notebook import counted
 from sgpmil.runs.material import MaterialOptions
 from sgpmil.slides.optional_part import require_package
 from sgpmil.viewer.safety import Guard, is_loopback
@@ -149,7 +150,7 @@ def view(options: ViewOptions, say: Callable[[str], None] = lambda _: None) -> N
         )
         address = page_address(options.host, place.getsockname()[1], token)
         cohort = viewing.cohort
-        say(f"{len(cohort.run.cases):,} slides of {cohort.run.name}.")
+        say(f"{counted(len(cohort.run.cases), 'slide')} of {cohort.run.name}.")
         missing = openseadragon_missing()
         if missing:
             say(missing)

@@ -11,6 +11,7 @@ from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.provenance import differing_slides
 from sgpmil.evaluation.summary import MetricSummary
+from sgpmil.notebook import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,9 @@ def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
                 if all(encoders) and encoders[0] != encoders[1]
                 else "the data may have changed in between"
             )
-            said.append(f"{len(slides)} slides of '{run}' ({why}; {listed(sorted(slides))})")
+            said.append(
+                f"{counted(len(slides), 'slide')} of '{run}' ({why}; {listed(sorted(slides))})"
+            )
     if not said:
         return ""
     return (

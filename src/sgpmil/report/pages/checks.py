@@ -17,9 +17,10 @@ from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.explanation.confidence import has_posterior
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.models.process_use import ProcessUse
+from sgpmil.notebook import counted
 from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import Check, CheckList
-from sgpmil.report.pages.texts import counted, format_number, format_range
+from sgpmil.report.pages.texts import format_number, format_range
 from sgpmil.runs.material import RunFacts, RunMaterial
 
 _FEW_OF_A_CLASS = 10
@@ -76,7 +77,11 @@ def _finished(material: RunMaterial) -> Iterator[Check]:
             "… --resume.",
         )
     elif material.run:
-        yield Check("pass", "Folds", f"All {len(material.folds)} folds are done.")
+        yield Check("pass", "Folds", _done(len(material.folds)))
+
+
+def _done(num_folds: int) -> str:
+    return f"All {num_folds} folds are done." if num_folds > 1 else "The only fold is done."
 
 
 def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
