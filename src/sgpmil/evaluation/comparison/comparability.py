@@ -98,7 +98,8 @@ def check_own_test_slides(fold: Fold, table: PredictionTable) -> None:
         example = next(slides[0] for slides in seen.values() if slides)
         raise PredictionError(
             f"Expected predictions of fold {fold.name} for its own test slides, but of the "
-            f"{len(predicted)} slides predicted {' and '.join(found)}, such as '{example}'. "
+            f"{counted(len(predicted), 'slide')} predicted {' and '.join(found)}, such as "
+            f"'{example}'. "
             "Judge each fold's model on the test list of that fold alone."
         )
     test = set(fold.test)
