@@ -44,12 +44,18 @@ class OptionalPart:
         purpose: What it is for.
         modules: Modules of other packages that it needs.
         own: The module of this package that uses them.
+        file: File in its folder that is fetched when the package is set up or built.
+        file_name: Name of what is in the file.
+        fetch: Command that fetches it.
     """
 
     name: str
     purpose: str
     modules: tuple[str, ...]
     own: str
+    file: str = ""
+    file_name: str = ""
+    fetch: str = ""
 
     @property
     def exists(self) -> bool:
@@ -60,6 +66,14 @@ class OptionalPart:
     def missing(self) -> tuple[str, ...]:
         """Modules that are not installed."""
         return tuple(name for name in self.modules if not _is_installed(name))
+
+    @property
+    def lacks_file(self) -> bool:
+        """Whether the modules are installed, but its file is not there."""
+        if not self.file or self.missing:
+            return False
+        places = getattr(find_spec(self.own), "submodule_search_locations", None) or ()
+        return not any((Path(place) / self.file).is_file() for place in places)
 
 
 PARTS = (
@@ -81,7 +95,15 @@ PARTS = (
         ("huggingface_hub", "onnx", "onnxscript"),
         "sgpmil.runs.hub",
     ),
-    OptionalPart("viewer", "show slides in a browser", ("fastapi", "uvicorn"), "sgpmil.viewer"),
+    OptionalPart(
+        "viewer",
+        "show slides in a browser",
+        ("fastapi", "uvicorn"),
+        "sgpmil.viewer",
+        file="static/vendor/openseadragon.min.js",
+        file_name="OpenSeadragon",
+        fetch="python -m sgpmil.viewer.vendor",
+    ),
     OptionalPart("ray", "use several machines", ("ray",), "sgpmil.scaleout"),
     OptionalPart("tracking", "TensorBoard", ("tensorboard",), "sgpmil.training"),
     OptionalPart("mlflow", "MLflow", ("mlflow",), "sgpmil.training"),
@@ -161,6 +183,12 @@ def _problems(place: Path) -> Iterator[str]:
             free = _size(_free_disk(where))
             yield f"Only {free} are free at {where}. Free some, or use another disk."
     yield from _gpu_problems()
+    for part in PARTS:
+        if part.exists and part.lacks_file:
+            yield (
+                f"The {part.name} lacks {part.file_name}, which npm (Node.js) fetches. Run: "
+                f"{part.fetch}"
+            )
 
 
 def _gpu_problems() -> Iterator[str]:

@@ -61,11 +61,11 @@ def shortened(names: Sequence[str], most: int = 5) -> str:
     return f"{', '.join(names[:most])}, … ({len(names)})"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun.
 
     Example:
-        >>> counted(1, "slide"), counted(2, "slide")
-        ('1 slide', '2 slides')
+        >>> counted(1, "slide"), counted(2048, "slide"), counted(2, "class", "classes")
+        ('1 slide', '2,048 slides', '2 classes')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

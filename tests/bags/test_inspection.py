@@ -6,7 +6,8 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.inspection import ClassCount, InstanceCounts, inspect_folder
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.packing import pack_bags
-from sgpmil.errors import BagError, LabelError
+from sgpmil.bags.splits import make_kfold
+from sgpmil.errors import BagError, LabelError, SplitError
 
 
 def test_good_folder(tmp_path, features, write_trident):
@@ -14,7 +15,7 @@ def test_good_folder(tmp_path, features, write_trident):
         write_trident(tmp_path / f"{name}.h5", features(i + 1, 4))
     seen = []
     labels = LabelTable(tuple("abcd"), tuple("abcd"), ("tumor", "normal", "tumor", "tumor"))
-    found = inspect_folder(tmp_path, labels, on_bag=seen.append)
+    found = inspect_folder(tmp_path, labels, num_folds=1, on_bag=seen.append)
     assert seen == list("abcd")
     assert found.is_ready
     assert found.formats == ("trident",)
@@ -26,7 +27,7 @@ def test_good_folder(tmp_path, features, write_trident):
     assert found.instances == InstanceCounts(1, 2.5, 4, 10)
     assert found.has_coords
     assert not found.has_instance_labels
-    assert found.class_counts == (ClassCount("normal", 1), ClassCount("tumor", 3))
+    assert found.class_counts == (ClassCount("normal", 1, 1), ClassCount("tumor", 3, 3))
 
 
 def test_every_fault_is_noted_and_none_raised(tmp_path, features, write_trident):
@@ -66,9 +67,9 @@ def test_no_bags(tmp_path):
 
 def test_store_brings_its_labels(tmp_path, features):
     dataset = BagDataset.from_arrays([features(2), features(3)], ["x", "y"])
-    found = inspect_folder(pack_bags(dataset, tmp_path / "store").path)
+    found = inspect_folder(pack_bags(dataset, tmp_path / "store").path, num_folds=1)
     assert found.formats == ("packed store",)
-    assert found.class_counts == (ClassCount("x", 1), ClassCount("y", 1))
+    assert found.class_counts == (ClassCount("x", 1, 1), ClassCount("y", 1, 1))
     assert found.is_ready
 
 
@@ -77,7 +78,10 @@ def test_colon(shared_data):
     found = inspect_folder(shared_data / "colon", labels)
     assert found.is_ready
     assert found.has_instance_labels
-    assert found.class_counts == (ClassCount("no_epithelium", 34), ClassCount("epithelium", 36))
+    assert [(count.name, count.num_slides) for count in found.class_counts] == [
+        ("no_epithelium", 34),
+        ("epithelium", 36),
+    ]
 
 
 def test_classic_set(shared_data):
@@ -97,8 +101,28 @@ def test_the_order_of_grades_is_shown_and_asked_for(tmp_path, features, write_tr
     assert known.order == "NC < G3 < G5 (known grades)"
     given = inspect_folder(tmp_path, labels, classes=("G5", "G3", "NC", "X"), ordinal=True)
     assert given.order == "G5 < G3 < NC < X (as given)"
-    assert given.class_counts[-1] == ClassCount("X", 0)
+    assert given.class_counts[-1] == ClassCount("X", 0, 0)
     of_names = LabelTable(tuple("abcd"), tuple("abcd"), ("LUAD", "LUSC", "LUAD", "LUSC"))
     assert inspect_folder(tmp_path, of_names).order == ""
     with pytest.raises(LabelError, match="known order, but got 'LUAD', 'LUSC'"):
         inspect_folder(tmp_path, of_names, ordinal=True)
+
+
+def test_a_class_with_fewer_patients_than_folds_is_not_ready(tmp_path, features, write_trident):
+    names = tuple("abcdefghij")
+    for name in names:
+        write_trident(tmp_path / f"{name}.h5", features(2, 4))
+    # Six slides of tumour come from three patients, the last of whom has a normal slide, too.
+    cases = ("p", "p", "q", "q", "r", "r", "r", "s", "t", "u")
+    labels = LabelTable(names, cases, ("tumor",) * 6 + ("normal",) * 4)
+    found = inspect_folder(tmp_path, labels, num_folds=5)
+    assert not found.is_ready
+    assert found.rare_classes == found.class_counts
+    for num_folds in (2, 3, 4, 5):
+        ready = inspect_folder(tmp_path, labels, num_folds=num_folds).is_ready
+        try:
+            make_kfold(labels, num_folds=num_folds)
+        except SplitError:
+            assert not ready
+        else:
+            assert ready

@@ -100,6 +100,42 @@ def test_inspect_does_not_call_one_class_ready(sgpmil, slides):
     assert "all slides are of one class" in out
 
 
+def test_inspect_names_classes_with_fewer_patients_than_folds(sgpmil, slides, tiny):
+    folder, labels = slides
+    header, *rows = labels.read_text().splitlines()
+    kept = [row for row in rows if "tumor" in row][:3] + [row for row in rows if "normal" in row]
+    for row in set(rows) - set(kept):
+        (folder / f"{row.split(',')[1]}.h5").unlink()
+    labels.write_text("\n".join([header, *kept]))
+    code, out, _ = sgpmil("inspect", folder, "--labels", labels)
+    assert code == 1
+    assert "Ready to train" not in out
+    assert "Not ready for 5 folds" in out
+    assert "class 'tumor' has 3 patients" in out
+    command = shlex.split(out.split("make fewer folds (sgpmil ")[1].split(")")[0])
+    assert command[-2:] == ["--set", "data.folds=3"]
+    code, out, _ = sgpmil("inspect", folder, "--labels", labels, "--folds", 3)
+    assert code == 0
+    run = folder.parent / "run"
+    assert sgpmil(*command, "--run", run, "--epochs", 1, "--device", "cpu", *tiny)[0] == 0
+
+
+def test_the_columns_that_were_read_are_named(sgpmil, slides, tiny):
+    folder, labels = slides
+    labels.write_text(labels.read_text().replace("case_id", "remark").replace("label", "Diagnosis"))
+    read = "labels 'Diagnosis', slides 'slide_id', patients each slide its own"
+    assert read in sgpmil("inspect", folder, "--labels", labels)[1]
+    given = ["--labels", labels, "--case-column", "remark"]
+    read = "labels 'Diagnosis', slides 'slide_id', patients 'remark'"
+    assert read in sgpmil("inspect", folder, *given)[1]
+    run = ["--run", folder.parent / "run", "--epochs", 1, "--device", "cpu", "--fold", 0]
+    code, out, _ = sgpmil("train", "--features", folder, *given, *run, *tiny)
+    assert code == 0
+    assert f"Columns of {labels}: {read}." in out
+    assert "sgpmil, 1 fold" in out
+    assert "1 folds" not in out
+
+
 def test_pack_writes_a_store_with_labels(sgpmil, slides, tmp_path):
     folder, labels = slides
     store = tmp_path / "store"

@@ -303,6 +303,18 @@ def test_runs_are_compared_printed_and_written(sgpmil, runs, tmp_path):
         assert f"comparison/{name}" in out
 
 
+def test_a_reference_that_is_worse_is_printed_and_written(sgpmil, runs, tmp_path):
+    code, out, _ = sgpmil("compare", runs[2], runs[0])
+    assert code == 0
+    assert "☆: this run is better than clam" in out
+    assert "ours is better than clam in" in out
+    written = (tmp_path / "comparison" / "tables" / "comparison.md").read_text()
+    assert "ours is better than clam in" in written
+    row = rows_of(tmp_path / "comparison" / "tables" / "comparison.csv")["ours", "auc"]
+    assert (row["marked"], row["reference_worse"]) == ("false", "true")
+    assert float(row["p_run_better_holm"]) == pytest.approx(1 - float(row["p_corrected"]))
+
+
 def test_names_metrics_level_and_folder_are_chosen(sgpmil, runs, tmp_path):
     out_folder = tmp_path / "deep" / "out"
     code, out, _ = sgpmil(
@@ -384,7 +396,7 @@ def test_differing_test_sets_are_refused_in_a_sentence(sgpmil, runs, tmp_path):
     other = make_run(tmp_path / "turned", 1.0, 9, turned)
     code, _, err = sgpmil("compare", runs[0], other)
     assert code == 2
-    assert "in fold 0 's0' is in 'ours' and not in 'turned' (32 slides differ)" in err
+    assert "in fold 0 's0' is in 'ours' and not in 'turned' (in all 32 slides)" in err
     assert "Traceback" not in err
     assert not (tmp_path / "comparison").exists()
 

@@ -76,5 +76,7 @@ def test_decisions_and_folds_have_lines():
     assert lines["prediction sets"] == "hold the label of 9 of 10 slides (3 seen left out)"
     assert lines["to a human"] == "2 of 10 slides, with 4 of 5 errors (3 seen left out)"
     none = DecisionMetrics(0, 7, 0, 0, 0, 0, 0)
-    assert lines_of(table, decisions=none)["decisions"].startswith("not measured: all 7")
+    assert lines_of(table, decisions=none)["decisions"].startswith(
+        "not measured: seen before (7 slides)"
+    )
     assert lines_of(table, table)["measured"].endswith("means over 2 folds")

@@ -256,7 +256,7 @@ def test_damaged_embeddings_count_in_no_prototype_and_are_named(bare, tmp_path):
     done, _ = explain(found, tmp_path / "out", only=(SLIDES[0], SLIDES[2]))
     assert [slide.status for slide in done.slides] == ["done"] * 2
     missing, damaged = done.notes
-    assert missing.startswith("1 slides have no embeddings")
+    assert missing.startswith("Without embeddings, and in no prototype: 1 slide, ")
     assert f"'{SLIDES[1]}'" in missing
     assert damaged.startswith(f"'{SLIDES[2]}' counts in no prototype: ")
     maps = {path.name for path in (tmp_path / "out" / "prototypes").rglob("label-map-*")}
@@ -338,7 +338,7 @@ def test_without_coordinates_there_are_no_maps(bare, tmp_path):
     lost = replace(bare, folds=tuple(nowhere(fold) for fold in bare.folds))
     done, _ = explain(lost, tmp_path, only=SLIDES[:1], prototypes="none", export=("csv",))
     assert done.slides[0].status == "done"
-    assert "no maps" in done.notes[0]
+    assert "no maps of these slides, and nothing is exported of them (csv)." in done.notes[0]
     assert files(tmp_path) == {
         "explanation.json",
         "limits.json",

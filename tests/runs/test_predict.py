@@ -9,8 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
+import sgpmil
 from sgpmil.bags import read_bags
 from sgpmil.bags.dataset import content_of
+from sgpmil.bags.feature_origin import FeatureOriginWarning
 from sgpmil.bags.splits import Fold, make_kfold
 from sgpmil.errors import CheckpointError, PredictionError, SettingsError
 from sgpmil.evaluation.ensemble import mixture
@@ -21,7 +23,7 @@ from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
 from sgpmil.runs.predict import PredictOptions, predict_folder
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.results import open_results
-from sgpmil.runs.seen_slides import SeenSlides
+from sgpmil.runs.seen_slides import seen_by
 from sgpmil.training.cross_validation import cross_validate
 
 SMALL = {"hidden_dim": 4, "attention_dim": 3}
@@ -180,9 +182,9 @@ def test_the_digests_of_the_slides_are_in_the_run(made):
 def test_a_fold_that_is_the_current_folder_knows_its_slides(made, tmp_path, monkeypatch):
     place, folds = made
     monkeypatch.chdir(place / "run" / "fold-0")
-    seen = SeenSlides.of_model(Path("."))
+    seen = seen_by(Path("."))
     assert set(folds[0].train) <= seen.train
-    assert SeenSlides.of_model(Path("checkpoint.safetensors")) == seen
+    assert seen_by(Path("checkpoint.safetensors")) == seen
 
 
 def test_slides_that_were_trained_on_calibrate_nothing(made, tmp_path):
@@ -255,3 +257,75 @@ def test_calibration_slides_are_marked_and_measure_no_decision(made, tmp_path):
     assert len(read_predictions(out).provenance.calibration) == 40
     decisions = evaluate_run(EvaluateOptions(predictions=out, bootstrap=0)).decisions
     assert (decisions.num_slides, decisions.num_seen) == (4, 1)
+
+
+def test_a_model_of_fit_marks_the_slides_that_it_has_seen(made, tmp_path):
+    place, folds = made
+    fold = folds[0]
+    bags = read_bags(place / "features", labels=place / "features.csv")
+    options = {
+        "model": "abmil",
+        "model_settings": SMALL,
+        "training": {"epochs": 1, "device": "cpu"},
+    }
+    train, val = bags.subset(fold.train), bags.subset(fold.val)
+    model = sgpmil.fit(train, val=val, folder=tmp_path / "model", **options)
+    expected = {
+        **dict.fromkeys(fold.train, "train"),
+        **dict.fromkeys(fold.val, "validation"),
+        **dict.fromkeys(fold.test, ""),
+    }
+    tables = {
+        "fitted": sgpmil.predict(model, bags),
+        "loaded": sgpmil.load(tmp_path / "model").predict(bags),
+        "in memory": sgpmil.predict(model, bags.in_memory()),
+    }
+    for table in tables.values():
+        assert {p.slide_id: p.seen for p in table.predictions} == expected
+    with pytest.warns(SeenSlidesWarning, match=f"{len(fold.train)} of 12 slides"):
+        measured = sgpmil.evaluate(tables["fitted"])
+    assert measured.slide.num_slides == 12 - len(fold.train)
+    # A copy under another name is known by its content, and another slide by its patient.
+    arrays = {f"x{i}": bag.features for i, bag in enumerate(train)}
+    renamed = sgpmil.bags.BagDataset.from_arrays(arrays)
+    known = sgpmil.fit(train.in_memory(), **options).seen
+    assert known.train >= set(fold.train)
+    other = sgpmil.bags.BagDataset.from_arrays({"new": np.ones((3, 4))}, case_ids=[fold.train[0]])
+    assert sgpmil.predict(model, other).predictions[0].seen == "patient"
+    memory = sgpmil.fit(
+        sgpmil.bags.BagDataset.from_arrays(arrays, [bag.label for bag in train]), **options
+    )
+    found = sgpmil.predict(memory, renamed.subset(["x1"])).predictions[0]
+    assert found.seen == "train"
+
+
+def test_features_of_another_magnification_are_warned_of(tmp_path):
+    def at(name, magnification):
+        labels = write_bags(tmp_path / name, 12, name=name)
+        for path in (tmp_path / name).iterdir():
+            with h5py.File(path, "r+") as file:
+                file["coords"].attrs["patch_size_level0"] = 512
+                file["coords"].attrs["target_magnification"] = magnification
+                file["features"].attrs["encoder"] = "uni_v1"
+        return read_bags(tmp_path / name, labels=labels)
+
+    trained, other = at("a", 20), at("b", 40)
+    folds = make_kfold(trained.label_table(), num_folds=2, val_fraction=0.25, seed=0)
+    training = {"epochs": 1, "device": "cpu"}
+    options = {"model": "abmil", "model_settings": SMALL, "training": training}
+    cross_validate(trained, folds, run=tmp_path / "run", **options)
+    said = "instances at 40×, where training had 20×"
+    model = sgpmil.load(tmp_path / "run")
+    with pytest.warns(FeatureOriginWarning, match=said):
+        model.predict(other)
+    with pytest.warns(FeatureOriginWarning, match=said):
+        sgpmil.predict(sgpmil.fit(trained, **options), other)
+    with pytest.warns(FeatureOriginWarning, match=said):
+        predict_folder(
+            PredictOptions(
+                model=tmp_path / "run" / "fold-0", features=tmp_path / "b", out=tmp_path / "p"
+            )
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FeatureOriginWarning)
+        model.predict(trained)

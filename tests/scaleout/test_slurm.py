@@ -10,6 +10,7 @@ from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
 
 ARRAY = ["sgpmil", "train", "--features", "my data", "--run", "runs/a", "--overwrite"]
+ARRAY += ["--cpus-per-job", "4", "--gpus_per_job=1"]
 
 
 def test_every_task_resumes_its_fold_and_the_last_job_collects():
@@ -39,6 +40,7 @@ def test_the_tasks_of_an_array_train_one_run_at_the_same_time(tmp_path):
     options = [
         *("train", "--features", "features", "--labels", "labels.csv", "--model", "abmil"),
         *("--epochs", "2", "--device", "cpu", "--set", "data.folds=3"),
+        *("--cpus-per-job", "2"),
     ]
     made = subprocess.run(
         [*program, *options, "--run", "runs/a", "--print-slurm"],
@@ -70,7 +72,10 @@ def test_the_tasks_of_an_array_train_one_run_at_the_same_time(tmp_path):
     assert [task.returncode for task in tasks] == [0, 0, 0], said
     for run, last in (("runs/a", ["--resume"]), ("runs/b", [])):
         subprocess.run(
-            [*program, *options, "--run", run, *last], cwd=tmp_path, capture_output=True, check=True
+            [*program, *options[:-2], "--run", run, *last],
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
         )
     array, whole = (Run.open(tmp_path / "runs" / name) for name in "ab")
     assert array.unfinished == ()

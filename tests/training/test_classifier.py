@@ -300,3 +300,28 @@ def test_ordered_classes_keep_their_order():
     assert given.fit(arrays(), ["low", "high"] * 5).classes_.tolist() == ["low", "high"]
     with pytest.raises(LabelError, match="order"):
         classifier(ordinal=True).fit(arrays(), ["LUAD", "LUSC"] * 5)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0.5 + i for i in range(10)],
+        [float("nan"), *[0.0, 1.0] * 4, 1.0],
+        [[0, 1], [1, 0]] * 5,
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels):
+    with pytest.raises(LabelError, match="Expected one class a bag"):
+        classifier(epochs=1).fit(arrays(), labels)
+
+
+def test_fractions_are_classes_where_the_user_says_so():
+    labels = [0.5, 1.5] * 5
+    found = classifier(epochs=1, classes=[0.5, 1.5]).fit(arrays(), labels)
+    assert found.classes_.tolist() == [0.5, 1.5]
+
+
+def test_bags_are_seen_again_by_their_content_not_by_their_numbers(fitted):
+    trained, others = arrays(), arrays(seed=1)
+    assert {p.seen for p in fitted.predictions(trained).predictions} == {"train"}
+    assert {p.seen for p in fitted.predictions(others).predictions} == {""}

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from sgpmil.viewer.patient_protocol import PatientProtocol
 from sgpmil.viewer.server import guarded_app
 
 
@@ -14,7 +15,11 @@ def live_server(viewing, options):
     place = socket.socket(proto=socket.IPPROTO_TCP)  # as the viewer does: no delayed answers
     place.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        guarded_app(viewing, options), log_level="warning", ws="none", lifespan="off"
+        guarded_app(viewing, options),
+        http=PatientProtocol,
+        log_level="warning",
+        ws="none",
+        lifespan="off",
     )
     server = uvicorn.Server(config)
     started = threading.Event()

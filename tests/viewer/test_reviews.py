@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sgpmil.viewer import reviews as module
 from sgpmil.viewer.reviews import (
     OtherVersionError,
     ReviewError,
@@ -141,3 +142,45 @@ def test_regions_are_closed_polygons_of_geojson(reviews):
     assert shape.area == pytest.approx(10 * 5.5 / 2)
     assert feature["properties"]["slide"] == "a"
     assert feature["properties"]["objectType"] == "annotation"
+
+
+def test_the_history_of_a_slide_is_bounded(reviews, monkeypatch):
+    monkeypatch.setattr(module, "MOST_VERSIONS", 5)
+    save(reviews, slide="b")
+    save(reviews, reviewer="Ben")
+    for version in range(12):
+        save(reviews, version, note=str(version))
+    kept = reviews.history("a")
+    assert len(kept) == 5
+    # The newest versions stay, and the only one of somebody else.
+    assert [one.note for one in kept if one.reviewer == "Ada"] == ["8", "9", "10", "11"]
+    assert [one.reviewer for one in kept if one.reviewer != "Ada"] == ["Ben"]
+    assert len(reviews.history("b")) == 1
+    assert reviews.of("a")[0].version == 12
+
+
+def test_the_file_is_bounded_and_says_when_it_is_full(reviews, monkeypatch):
+    save(reviews, slide="first", note="kept")
+    monkeypatch.setattr(module, "MOST_BYTES", 400_000)
+    for version in range(60):
+        save(reviews, version, note="x" * 10_000)
+    assert reviews.path.stat().st_size < 600_000
+    assert reviews.of("first")[0].note == "kept"
+    assert reviews.of("a")[0].version == 60
+
+    def fill():
+        for number in range(100):
+            save(reviews, slide=f"slide {number}", note="x" * 10_000)
+
+    with pytest.raises(ReviewError, match="at most 400,000 bytes"):
+        fill()
+
+
+def test_the_number_of_people_is_bounded(reviews, monkeypatch):
+    monkeypatch.setattr(module, "MOST_REVIEWERS", 2)
+    save(reviews, reviewer="Ada")
+    save(reviews, reviewer="Ben")
+    with pytest.raises(ReviewError, match="at most 2 people"):
+        save(reviews, reviewer="Cleo")
+    assert save(reviews, 1, reviewer="Ada").version == 2
+    assert save(reviews, slide="b", reviewer="Cleo").version == 1

@@ -13,7 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from sgpmil.errors import SettingsError
+from sgpmil.viewer import patient_protocol
 from sgpmil.viewer.server import ViewOptions, guarded_app, open_viewing, page_address, view
+
+from .live_server import live_server
 
 
 def test_a_port_in_use_is_one_sentence(options):
@@ -72,6 +75,51 @@ def test_the_whole_application_is_guarded(viewing, options):
     for path in ("/", "/api/run", "/static/viewer.css", "/slides/0.dzi", "/openapi.json"):
         assert known.get(path).status_code == 401
     assert known.get("/?token=a+long+token").status_code == 200
+
+
+def test_the_token_may_come_from_a_file_or_the_environment(options, tmp_path, monkeypatch):
+    run, file = options.run, tmp_path / "token"
+    monkeypatch.delenv("SGPMIL_VIEW_TOKEN", raising=False)
+    assert ViewOptions(run=run).read_token() is None
+    file.write_text("of the file, long\nand a remark\n")
+    monkeypatch.setenv("SGPMIL_VIEW_TOKEN", "of the environment")
+    assert ViewOptions(run=run).read_token() == "of the environment"
+    assert ViewOptions(run=run, token_file=file).read_token() == "of the file, long"
+    assert ViewOptions(run=run, token="as it is given").read_token() == "as it is given"  # noqa: S106
+    with pytest.raises(SettingsError, match="but got both"):
+        ViewOptions(run=run, token="as it is given", token_file=file)  # noqa: S106
+    monkeypatch.setenv("SGPMIL_VIEW_TOKEN", "short")
+    with pytest.raises(SettingsError, match="at least 12 letters in SGPMIL_VIEW_TOKEN"):
+        ViewOptions(run=run).read_token()
+    file.write_text("")
+    with pytest.raises(SettingsError, match="at least 12 letters in `token_file`"):
+        ViewOptions(run=run, token_file=file).read_token()
+    with pytest.raises(SettingsError, match="cannot be read"):
+        ViewOptions(run=run, token_file=tmp_path / "absent").read_token()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /api/run HTTP/1.1\r\nHost: loc",
+        b"PUT /api/slides/0/reviews HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+        b"X-Sgpmil: 1\r\n\r\n{",
+    ],
+)
+def test_a_request_that_never_ends_is_hung_up_on(viewing, options, monkeypatch, begun):
+    monkeypatch.setattr(patient_protocol, "REQUEST_SECONDS", 0.2)
+    with live_server(viewing, options) as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=60) as client:
+            client.sendall(begun)
+            while client.recv(4096):  # until the server hangs up
+                pass
+        # Whole requests on a connection that stays open are answered, however many.
+        line = b"GET /api/run HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.create_connection((place.hostname, place.port), timeout=60) as client:
+            client.sendall(line)
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.slow

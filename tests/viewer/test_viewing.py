@@ -1,8 +1,10 @@
+import shutil
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -131,3 +133,56 @@ def test_a_verdict_on_an_earlier_prediction_is_no_agreement_with_this_one(viewin
     reviews = [Review(case.name, *known, predicted, 0.9, "") for predicted in (now, other, other)]
     found = agreement_answer(viewing.cohort, reviews)
     assert (found["all"]["agree"], found["num_outdated"], found["num_reviewed"]) == (1, 2, 1)
+
+
+def test_canvases_of_one_slide_are_of_one_size_in_all_runs(viewed, tmp_path):
+    fewer = tmp_path / "fewer"
+    shutil.copytree(viewed / "other", fewer)
+    for file in fewer.rglob("attention/*.h5"):
+        with h5py.File(file, "r+") as content:
+            coords = content["coords"][...]
+            coords[:] = coords.min(axis=0)  # all patches of this run lie at one place
+            content["coords"][...] = coords
+    run, slides = tmp_path / "run", tmp_path / "slides"
+    shutil.copytree(viewed / "run", run)
+    slides.mkdir()
+    write_slide(slides / "s2.tiff", 2)  # a run may remember other slides
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = open_viewing(ViewOptions(run=run, beside=(fewer,), slides=slides))
+    case = found.cohort.named("s.1")
+    (other,) = found.cohort.counterparts(case)
+    frames = [found.frame(one) for one in (case, other)]
+    own, smaller = found.scored(case).size, found.scored(other).size
+    found.close()
+    assert not any(frame.has_image for frame in frames)
+    assert own != smaller
+    assert {(frame.width, frame.height) for frame in frames} == {own}
+
+
+def test_a_score_that_is_not_a_number_leaves_one_patch_out(viewed, tmp_path):
+    sound, run = tmp_path / "sound", tmp_path / "run"
+    for copy in (sound, run):
+        shutil.copytree(viewed / "other", copy)
+    slides = tmp_path / "slides"
+    slides.mkdir()
+    write_slide(slides / "s2.tiff", 2)
+    (file,) = run.rglob("s.1.h5")
+    with h5py.File(file, "r+") as content:
+        content["attention_mean"][3] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = open_viewing(ViewOptions(run=sound, slides=slides))
+        found = open_viewing(ViewOptions(run=run, slides=slides))
+    case, said = answer(found, "s.1")
+    before = whole.scored(whole.cohort.named("s.1")).layer("attention", 1)
+    after = found.scored(case).layer("attention", 1)
+    assert after.unit == before.unit
+    others = np.arange(len(after.values)) != 3
+    np.testing.assert_allclose(after.values[others], before.values[others])
+    assert np.isnan(after.values[3])
+    assert any("1 of 24 patches have no finite score" in note for note in said["notes"])
+    thumbnail = np.asarray(Image.open(BytesIO(found.thumbnail(case))))
+    assert thumbnail.std() > 0
+    for one in (whole, found):
+        one.close()

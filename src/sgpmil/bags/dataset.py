@@ -359,7 +359,8 @@ class BagDataset:
                 on_bag(bag.slide_id)
         # Bags keep the stamp of their files, so that the fingerprint stays the same.
         stamps = [self.source.stamp(slide_id) for slide_id in self.slide_ids]
-        return replace(self, source=MemorySource(bags, stamps))
+        headers = [self.source.header(slide_id) for slide_id in self.slide_ids]
+        return replace(self, source=MemorySource(bags, stamps, headers))
 
     def nbytes_estimate(self) -> int:
         """Estimate the bytes that the data set takes in memory, in float32."""

@@ -18,6 +18,7 @@ from sgpmil.bags.readers.formats import BagFile, find_bag_files, peek_bag, read_
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.reading import is_packed_npz, read_packed_npz
 from sgpmil.bags.sources import BagSource
+from sgpmil.bags.splits import cases_of
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.target import ClassTarget, OrdinalTarget
 from sgpmil.errors import BagError
@@ -43,10 +44,14 @@ class InstanceCounts:
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """Number of slides of a class."""
+    """Numbers of slides and patients of a class.
+
+    A patient with slides of several classes counts for the rarest of them, as in folds.
+    """
 
     name: str
     num_slides: int
+    num_patients: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,9 @@ class Inspection:
         non_finite: Slides with NaN or infinity.
         has_coords: Whether every usable slide has coordinates.
         has_instance_labels: Whether every usable slide has instance labels.
-        class_counts: Number of usable slides of each class, where labels are known.
+        class_counts: Numbers of usable slides and patients of each class, where labels are known.
+        num_folds: Number of folds that are to be made.
+        columns: Columns that the labels were read from, in a few words; empty where not of a table.
         doubt: Why the labels do not look like classes; empty where they do.
         order: What is known of an order of the classes, in a few words; empty where nothing is.
     """
@@ -92,6 +99,8 @@ class Inspection:
     has_coords: bool
     has_instance_labels: bool
     class_counts: tuple[ClassCount, ...]
+    num_folds: int = 5
+    columns: str = ""
     doubt: str = ""
     order: str = ""
 
@@ -100,7 +109,16 @@ class Inspection:
         """Return whether the bags can be trained on as they are; empty slides are left out."""
         faults = (self.missing, self.unlabelled, self.duplicates, self.unreadable, self.non_finite)
         is_one_task = len(self.feature_dims) == 1 and len(self.class_counts) != 1
-        return not any(faults) and is_one_task and not self.doubt
+        return not any(faults) and is_one_task and not self.doubt and not self.rare_classes
+
+    @property
+    def rare_classes(self) -> tuple[ClassCount, ...]:
+        """Classes with slides, but with fewer patients than folds: no such folds can be made."""
+        return tuple(
+            count
+            for count in self.class_counts
+            if count.num_slides and count.num_patients < self.num_folds
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +136,7 @@ def inspect_folder(
     *,
     classes: Sequence[str] | None = None,
     ordinal: bool = False,
+    num_folds: int = 5,
     on_bag: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Read every bag of a folder and report its content and faults.
@@ -127,6 +146,7 @@ def inspect_folder(
         labels: Labels to compare the slides with; those stored with the bags where not given.
         classes: Order of the classes, as of `read_bags`.
         ordinal: Whether the classes are ordered, as of `read_bags`.
+        num_folds: Number of folds that are to be made; each needs a patient of every class.
         on_bag: Called with the name of each slide that was read.
 
     Raises:
@@ -156,9 +176,12 @@ def inspect_folder(
     names = [slide.slide_id for slide in slides]
     headers = [header for _, header in usable]
     found: Counter[str] = Counter()
+    patients: Counter[str] = Counter()
     target = None
     if labels is not None:
-        found = Counter(labels.row(name).label for name, _ in usable if name in labels)
+        known = labels.subset([name for name in dict(usable) if name in labels])
+        found = Counter(known.labels)
+        patients = Counter(case.label for case in cases_of(known))
         is_ordinal = ordinal and not labels.doubt
         target = ClassTarget.of(found, classes, ordinal=is_ordinal)
     return Inspection(
@@ -180,7 +203,9 @@ def inspect_folder(
         non_finite=tuple(non_finite),
         has_coords=bool(headers) and all(h.has_coords for h in headers),
         has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
-        class_counts=() if target is None else _class_counts(found, target),
+        class_counts=() if target is None else _class_counts(found, patients, target),
+        num_folds=num_folds,
+        columns="" if labels is None else labels.columns,
         doubt="" if labels is None else labels.doubt,
         order="" if target is None else _order(target, given=classes is not None),
     )
@@ -220,8 +245,10 @@ def _without(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in left_out))
 
 
-def _class_counts(counts: Mapping[str, int], target: ClassTarget) -> tuple[ClassCount, ...]:
-    return tuple(ClassCount(name, counts[name]) for name in target.names)
+def _class_counts(
+    slides: Mapping[str, int], patients: Mapping[str, int], target: ClassTarget
+) -> tuple[ClassCount, ...]:
+    return tuple(ClassCount(name, slides[name], patients[name]) for name in target.names)
 
 
 def _order(target: ClassTarget, *, given: bool) -> str:

@@ -7,7 +7,7 @@ may carry the suffix of a slide or bag file.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -93,6 +93,8 @@ class LabelTable:
         case_ids: Patient each slide comes from.
         labels: Label of each slide as text: the name of its class.
         column: Name of the column that the labels come from, if any.
+        columns: Columns that labels, slides and patients come from, in a few words; empty where
+            there is no table.
 
     Raises:
         LabelError: The lengths differ, or a slide is named twice.
@@ -106,6 +108,7 @@ class LabelTable:
     case_ids: tuple[str, ...]
     labels: tuple[str, ...]
     column: str = ""
+    columns: str = ""
     _position: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +155,20 @@ class LabelTable:
         row = self._position[slide_id]
         return LabelRow(slide_id, self.case_ids[row], self.labels[row])
 
+    def subset(self, slide_ids: Sequence[str]) -> "LabelTable":
+        """Return the table of some slides, in the order given.
+
+        Raises:
+            LabelError: A slide is not in the table.
+        """
+        rows = [self.row(slide_id) for slide_id in slide_ids]
+        return replace(
+            self,
+            slide_ids=tuple(row.slide_id for row in rows),
+            case_ids=tuple(row.case_id for row in rows),
+            labels=tuple(row.label for row in rows),
+        )
+
 
 def read_labels(
     path: Path,
@@ -179,7 +196,7 @@ def read_labels(
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
     if path.is_dir():
-        return table_labels(_folder_table(path))
+        return replace(table_labels(_folder_table(path)), columns="")
     return table_labels(
         read_table(path),
         None if slide_table is None else read_table(slide_table),
@@ -209,12 +226,15 @@ def table_labels(
         table = slide_table
         cases = table.column(find_column(table, "case", case_column))
         labels = tuple(label_of.get(case, "") for case in cases)
-    slides = [
-        clean_slide_id(cell) for cell in table.column(find_column(table, "slide", slide_column))
-    ]
-    has_cases = case_column is not None or _usual_column(table, "case") is not None
-    cases = table.column(find_column(table, "case", case_column)) if has_cases else tuple(slides)
-    return _as_table(list(map(LabelRow, slides, cases, labels)), table.path, column)
+    slide_column = find_column(table, "slide", slide_column)
+    slides = [clean_slide_id(cell) for cell in table.column(slide_column)]
+    cases, patients = tuple(slides), "each slide its own"
+    if case_column is not None or _usual_column(table, "case") is not None:
+        case_column = find_column(table, "case", case_column)
+        cases, patients = table.column(case_column), f"'{case_column}'"
+    found = _as_table(list(map(LabelRow, slides, cases, labels)), table.path, column)
+    columns = f"labels '{column}', slides '{slide_column}', patients {patients}"
+    return replace(found, columns=columns)
 
 
 def clean_slide_id(text: str) -> str:

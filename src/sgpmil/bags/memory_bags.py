@@ -19,6 +19,8 @@ from sgpmil.bags.tables import listed
 from sgpmil.bags.target import encode_classes
 from sgpmil.errors import BagError
 
+_NUMBERED = "bag-"
+
 
 def bags_from_arrays(
     features: Sequence[Any] | Mapping[str, Any],
@@ -59,7 +61,7 @@ def bags_from_arrays(
     if isinstance(labels, Series):
         labels = labels.tolist()
     count = len(features)
-    ids = [f"bag-{i}" for i in range(count)] if slide_ids is None else list(slide_ids)
+    ids = [f"{_NUMBERED}{i}" for i in range(count)] if slide_ids is None else list(slide_ids)
     cases = ids if case_ids is None else list(case_ids)
     columns = {
         "slide_ids": ids,
@@ -85,6 +87,11 @@ def bags_from_arrays(
     dataset = BagDataset(MemorySource(bags), tuple(ids), tuple(cases), indices, target)
     refuse_mixed_dims(dataset.source, dataset.slide_ids)
     return dataset
+
+
+def is_numbered_name(name: str) -> bool:
+    """Return whether a bag has this name only because it was given none."""
+    return name.startswith(_NUMBERED) and name.removeprefix(_NUMBERED).isdecimal()
 
 
 def _refuse_length(name: str, column: Any, count: int) -> None:

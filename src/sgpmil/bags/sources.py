@@ -90,11 +90,18 @@ class MemorySource:
     Args:
         bags: The bags; their slides differ.
         stamps: Stamps of the source that the bags were read from.
+        headers: Headers of the same source, for what a bag itself does not state.
     """
 
-    def __init__(self, bags: Sequence[Bag], stamps: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        bags: Sequence[Bag],
+        stamps: Sequence[str] | None = None,
+        headers: Sequence[BagHeader] | None = None,
+    ) -> None:
         self._bags = {bag.slide_id: bag for bag in bags}
         self._stamps = dict(zip(self._bags, stamps or (), strict=False))
+        self._headers = dict(zip(self._bags, headers or (), strict=False))
 
     @property
     def slide_ids(self) -> tuple[str, ...]:
@@ -107,11 +114,13 @@ class MemorySource:
 
     def header(self, slide_id: str) -> BagHeader:
         """Return the size of a bag."""
-        bag = self.read(slide_id)
+        bag, origin = self.read(slide_id), self._headers.get(slide_id)
         return BagHeader(
             bag.num_instances,
             bag.feature_dim,
             dtype=str(bag.features.dtype).removeprefix("torch."),
+            encoder=None if origin is None else origin.encoder,
+            magnification=None if origin is None else origin.magnification,
             patch_size=bag.patch_size,
             has_coords=bag.coords is not None,
             has_instance_labels=bag.instance_labels is not None,

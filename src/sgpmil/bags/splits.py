@@ -12,6 +12,7 @@ import numpy as np
 from sgpmil.bags.labels import LabelRow, LabelTable
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SplitError
+from sgpmil.notebook import counted
 
 Part = Literal["train", "val", "test"]
 _PARTS: tuple[Part, ...] = ("train", "val", "test")
@@ -182,7 +183,8 @@ def _known_part(fold: Fold, table: LabelTable, allow_missing: bool) -> Fold:
         )
     if unknown:
         warnings.warn(
-            f"Fold {fold.name} names {len(unknown)} slides that are left out: {listed(unknown)}.",
+            f"Fold {fold.name} names {counted(len(unknown), 'slide')} left out here: "
+            f"{listed(unknown)}.",
             MissingSlideWarning,
             stacklevel=4,
         )
@@ -299,8 +301,9 @@ def divide(
         members = [case for case in cases if case.label == label]
         if len(members) < len(needed):
             raise SplitError(
-                f"Expected at least {len(needed)} patients of class '{label}', one for each part "
-                f"of the split, but got {len(members)}. Use fewer folds, or leave the class out."
+                f"Expected at least {counted(len(needed), 'patient')} of class '{label}', one for "
+                f"each part of the split, but got {len(members)}. Use fewer folds, or leave the "
+                "class out."
             )
         sizes = [sum(len(case.slide_ids) for case in part) for part in parts]
         quotas = _quotas(len(members), shares, [*needed, *wished], sizes)

@@ -101,10 +101,12 @@ class InspectOptions(LabelOptions):
     Args:
         ordinal: The classes are ordered, such as grades; their order must be known.
         order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
+        folds: Number of folds that are to be made; each needs a patient of every class.
     """
 
     ordinal: bool = False
     order: tuple[str, ...] | None = None
+    folds: int = 5
 
 
 def inspect_bags(options: InspectOptions, *, show_progress: bool = False) -> Inspection:
@@ -121,6 +123,7 @@ def inspect_bags(options: InspectOptions, *, show_progress: bool = False) -> Ins
             table,
             classes=options.order,
             ordinal=options.ordinal or options.order is not None,
+            num_folds=options.folds,
             on_bag=lambda _: bar.advance(),
         )
 

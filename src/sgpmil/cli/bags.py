@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import typer
 
@@ -17,6 +17,7 @@ from sgpmil.bags.steps import (
 )
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid, listed
+from sgpmil.notebook import counted
 from sgpmil.options import as_flags
 
 
@@ -47,6 +48,7 @@ def inspect(options: InspectOptions) -> None:
                 f"{counts.total:,} in all",
             ),
             ("classes", _classes(found)),
+            *([("columns", found.columns)] if found.columns else []),
             *([("order of classes", as_flags(found.order))] if found.order else []),
             ("labels without a slide", _named(found.missing, has_labels)),
             ("slides without a label", _named(found.unlabelled, has_labels)),
@@ -68,6 +70,8 @@ def inspect(options: InspectOptions) -> None:
         )
     elif len(found.class_counts) == 1:
         console.print("Not ready: all slides are of one class.")
+    elif found.rare_classes and replace(found, num_folds=0).is_ready:
+        console.print(_too_few(found, options))
     else:
         console.print("Not ready: correct the above, or train with --skip-missing or --skip-bad.")
     raise typer.Exit(1)
@@ -77,14 +81,37 @@ def _classes(found: Inspection) -> str:
     """Count the slides of each class; values that do not look like classes are not listed."""
     if found.doubt:
         return f"none: {found.doubt}"
-    return _joined([f"{c.name}: {c.num_slides}" for c in found.class_counts])
+    return _joined(
+        [
+            f"{c.name}: {c.num_slides}"
+            + (f" of {counted(c.num_patients, 'patient')}" * (c.num_patients != c.num_slides))
+            for c in found.class_counts
+        ]
+    )
+
+
+def _too_few(found: Inspection, options: InspectOptions) -> str:
+    """Say which classes have fewer patients than there are folds, and what can be done."""
+    rare = " and ".join(
+        f"class '{c.name}' has {counted(c.num_patients, 'patient')}" for c in found.rare_classes
+    )
+    most = min(c.num_patients for c in found.rare_classes)
+    fewer = (
+        f"make fewer folds ({_train_command(replace(options, folds=most))})"
+        if most > 1
+        else "add patients, leave the class out"
+    )
+    return (
+        f"Not ready for {counted(found.num_folds, 'fold')}, each of which needs a patient of every "
+        f"class: {rare}. Either {fewer}, or train with folds of your own (--splits)."
+    )
 
 
 def _train_command(options: InspectOptions) -> str:
     """Return the command that trains on what was inspected, with the options that were given."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     values["labels"] = options.labels or "LABELS"
-    order = values.pop("order")
+    order, folds = values.pop("order"), values.pop("folds")
     words = ["sgpmil", "train"]
     for name in sorted(values, key=lambda name: name not in ("features", "labels")):
         if values[name] is True:
@@ -92,6 +119,7 @@ def _train_command(options: InspectOptions) -> str:
         elif values[name] not in (None, False):
             words += [f"--{name.replace('_', '-')}", str(values[name])]
     words += [] if order is None else ["--order", ",".join(order)]
+    words += [] if folds == 5 else ["--set", f"data.folds={folds}"]
     return shlex.join(words)
 
 
@@ -104,7 +132,9 @@ def pack(options: PackOptions) -> None:
     store = pack_folder(options, show_progress=True)
     size = sum(file.stat().st_size for file in options.store.iterdir())
     num_slides = len(store.dataset())
-    console.print(f"Packed {num_slides:,} slides into {options.store} ({size / 1e6:,.0f} MB).")
+    console.print(
+        f"Packed {counted(num_slides, 'slide')} into {options.store} ({size / 1e6:,.0f} MB)."
+    )
     console.print(f"Next: sgpmil train --features {shlex.quote(str(options.store))}")
 
 
@@ -125,7 +155,7 @@ def splits(options: SplitOptions) -> None:
         return f"{len(part)}: {inside}" if part else "none"
 
     grid(
-        f"{len(folds)} folds",
+        counted(len(folds), "fold"),
         ("fold", "train", "val", "test"),
         [(f.name, described(f.train), described(f.val), described(f.test)) for f in folds],
     )

@@ -29,6 +29,8 @@ def doctor() -> None:
 
 
 def _state(part: OptionalPart) -> str:
+    if part.lacks_file:
+        return f"incomplete ({part.file_name} missing): {part.fetch}"
     if not part.missing:
         return "installed"
     how = install_command(part.name)

@@ -17,6 +17,7 @@ from sgpmil.evaluation.localisation.localisation import InstanceUncertaintyRow, 
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.notebook import counted
 from sgpmil.report.compare import CompareOptions, compare_runs
 from sgpmil.report.evaluate import EvaluateOptions, Evaluation, evaluate_run
 
@@ -44,8 +45,8 @@ def evaluate(options: EvaluateOptions) -> None:
         _print_assessment(found.assessment, str(options.predictions), unit)
     if options.out is not None:
         console.print(
-            f"Written to {options.out}: {len(found.tables)} tables, {len(found.figures)} figures "
-            "in figures/."
+            f"Written to {options.out}: {counted(len(found.tables), 'table')}, "
+            f"{counted(len(found.figures), 'figure')} in figures/."
         )
 
 
@@ -113,18 +114,18 @@ def _print_comparison(comparison: Comparison) -> None:
         for run in comparison.runs:
             cell = table_cell(comparison, run, metric)
             spread = f" ± {fixed(cell.sd)}" if len(comparison.folds) > 1 else ""
-            row.append(f"{fixed(cell.mean)}{spread}{' ★' if cell.is_marked else ''}")
+            row.append(f"{fixed(cell.mean)}{spread}{cell.mark}")
         rows.append(row)
     num = len(comparison.folds)
     grid(f"{num} folds" if num > 1 else "One fold", ["metric", *comparison.runs], rows)
+    for verdict in comparison.verdicts:
+        console.print(verdict)
     if comparison.tests:
-        starred = any("★" in cell for row in rows for cell in row)
-        verdict = (
-            f"★: {comparison.reference} is better than this run"
-            if starred
-            else f"{comparison.reference} is not significantly better than any run in any metric"
-        )
-        console.print(f"{verdict}, at p < {comparison.alpha:g} ({comparison.marking}).")
+        marks = [cell[-1] for row in rows for cell in row if cell[-1] in "★☆"]
+        legend = [f"★: {comparison.reference} is better than this run"] * ("★" in marks)
+        legend += [f"☆: this run is better than {comparison.reference}"] * ("☆" in marks)
+        level = f"p < {comparison.alpha:g} ({comparison.marking}; each direction)."
+        console.print(f"{', '.join(legend) or 'Significant'}, at {level}")
         adjusted = "; adjusted (Holm) in parentheses" if len(comparison.runs) > 2 else ""
         title = f"P values that {comparison.reference} is better, across folds{adjusted}"
         grid(title, *p_value_rows(comparison))

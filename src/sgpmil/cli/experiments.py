@@ -37,6 +37,7 @@ from sgpmil.experiments.uncertainty_table import (
     spreads,
     write_tables,
 )
+from sgpmil.notebook import counted
 from sgpmil.options import as_flags
 
 app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
@@ -112,7 +113,7 @@ def models(options: CompareModelsOptions) -> None:
         console.print(f"Timing {what}.")
         _time(options, jobs)
         return
-    console.print(f"{what}: {len(jobs)} runs into {options.out}.")
+    console.print(f"{what}: {counted(len(jobs), 'run')} into {options.out}.")
     try:
         errors = compare_models(options, jobs, show_progress=True)
     except KeyboardInterrupt:
@@ -150,7 +151,7 @@ def uncertainty(options: UncertaintyOptions) -> None:
             console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
         console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
         return
-    console.print(f"{len(jobs)} runs into {options.out}.")
+    console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
     try:
         errors = compare_uncertainty(options, jobs, show_progress=True)
     except KeyboardInterrupt:

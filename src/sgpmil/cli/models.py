@@ -6,6 +6,7 @@ from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid
 from sgpmil.evaluation.lipschitz import summarise_paths
 from sgpmil.models.released import ReleasedOptions, convert_released
+from sgpmil.notebook import counted
 from sgpmil.report.export import ExportOptions, export_model
 from sgpmil.runs.lipschitz import LipschitzOptions, bound_run
 from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
@@ -33,7 +34,7 @@ def predict(options: PredictOptions) -> None:
 
 def _print_least_certain(predicted: PredictedFolder) -> None:
     table, decisions = predicted.table, predicted.decisions
-    title = f"{len(table)} slides, the least certain first"
+    title = f"{counted(len(table), 'slide')}, the least certain first"
     pairs = zip(table.predictions, decisions, strict=True)
     shown = sorted(pairs, key=lambda pair: -pair[0].entropy)[:10]
     rows = [
@@ -66,7 +67,7 @@ def export(options: ExportOptions) -> None:
     exported = export_model(options)
     folds = f"{len(exported.model)} folds" if len(exported.model) > 1 else "1 model"
     facts(
-        f"{exported.path}: {folds}, {exported.model.in_dim} features, classes "
+        f"{exported.path}: {folds}, {counted(exported.model.in_dim, 'feature')}, classes "
         f"{', '.join(exported.model.class_names)}",
         [(name, _size(size)) for name, size in exported.files],
     )

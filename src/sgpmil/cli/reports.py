@@ -9,6 +9,7 @@ import typer
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, listed, print_unfinished
 from sgpmil.explanation.run_explanation import ExplainOptions
+from sgpmil.notebook import counted
 from sgpmil.progress import progress_bar
 from sgpmil.report.explanation_files import WrittenExplanation, write_explanation
 from sgpmil.report.pages.run_report import ReportOptions
@@ -43,7 +44,7 @@ def _print_explanation(done: WrittenExplanation, run: Path) -> None:
     folder = done.folder.path
     for part in sorted(path for path in folder.iterdir() if path.is_dir()):
         files = sum(1 for path in part.rglob("*") if path.is_file())
-        rows.append((f"{part.name}/", f"{files} files"))
+        rows.append((f"{part.name}/", counted(files, "file")))
     rows.append(("slides.csv", "the least certain first"))
     facts(f"Explanation in {folder}", rows)
     for note in done.notes:
@@ -74,7 +75,7 @@ def report(options: ReportOptions) -> None:
     if written.report is not None:
         console.print(f"Written: {written.page} ({written.page.stat().st_size / 1e6:.1f} MB)")
     if written.cases:
-        slides = "1 slide" if len(written.cases) == 1 else f"{len(written.cases)} slides"
+        slides = counted(len(written.cases), "slide")
         console.print(f"Case reports of {slides}, HTML and PDF: {written.case_folder}")
     if written.report is None:
         console.print(f"{written.page} links to its case reports, and is else as it was.")

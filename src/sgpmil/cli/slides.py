@@ -8,6 +8,7 @@ import typer
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import console, facts, grid, listed
+from sgpmil.notebook import counted
 from sgpmil.phantoms.folder import PhantomOptions, draw_phantoms
 from sgpmil.slides.encoders import encoder_rows
 from sgpmil.slides.extraction.extract import ExtractedFolder, ExtractOptions, extract_folder
@@ -75,7 +76,7 @@ def _print_embeddings(done: ExtractedFolder) -> None:
     num_written = sum(o.num_patches for o in done.outcomes if o.status in ("done", "empty"))
     if timing is not None and num_written:
         console.print(
-            f"{num_written:,} patches in {timing.seconds:,.0f} s "
+            f"{counted(num_written, 'patch', 'patches')} in {timing.seconds:,.0f} s "
             f"({num_written / timing.seconds:,.0f} a second; the encoder worked "
             f"{timing.encoding_seconds / timing.seconds:.0%} of the time)."
         )

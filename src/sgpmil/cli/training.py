@@ -15,8 +15,14 @@ from sgpmil.bags.target import OrdinalTarget
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, print_summary
 from sgpmil.experiments.recipe import Recipe
-from sgpmil.experiments.train import TrainOptions, read_data, write_starter_recipe
+from sgpmil.experiments.train import (
+    TrainOptions,
+    label_columns,
+    read_data,
+    write_starter_recipe,
+)
 from sgpmil.experiments.train import train as train_run
+from sgpmil.notebook import counted
 from sgpmil.options import Options
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
@@ -49,8 +55,11 @@ def train(
         return
     trained = train_run(options, show_progress=True, on_data=_print_data)
     result, run = trained.result, options.run
-    print_summary(result.summary(), f"{trained.recipe.model.name}, {len(result.metrics)} folds")
-    console.print(f"Results: {run}, {len(trained.figures)} figures in {run / 'figures'}")
+    print_summary(
+        result.summary(), f"{trained.recipe.model.name}, {counted(len(result.metrics), 'fold')}"
+    )
+    figures = counted(len(trained.figures), "figure")
+    console.print(f"Results: {run}, {figures} in {run / 'figures'}")
     opened, place = Run.open(run), shlex.quote(str(run))
     # All folds predict together, once all are done.
     first = shlex.quote(str(opened.folds[result.metrics[0].fold].path))
@@ -72,11 +81,15 @@ def _print_slurm(options: TrainOptions) -> None:
 
 
 def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None:
+    columns = label_columns(recipe.data)
+    if columns:
+        console.print(f"Columns of {recipe.data.labels}: {columns}.", highlight=False)
     order = ", ".join(f"{index} = {name}" for index, name in enumerate(bags.target.names))
     order += " (ordered)" if isinstance(bags.target, OrdinalTarget) else ""
+    made = "" if recipe.data.splits else " made by patient"
     console.print(
-        f"{len(bags)} slides of {bags.feature_dim} features, classes {order}; "
-        f"{len(folds)} folds{'' if recipe.data.splits else ' made by patient'}.",
+        f"{counted(len(bags), 'slide')} of {counted(bags.feature_dim, 'feature')}, classes "
+        f"{order}; {counted(len(folds), 'fold')}{made}.",
         highlight=False,
     )
 

@@ -12,6 +12,7 @@ from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
 from sgpmil.evaluation.uncertainty.decisions import DecisionMetrics
 from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, UncertaintyMeasure
+from sgpmil.notebook import counted
 
 MIN_ERRORS = 10
 """Wrong slides below which nothing is said of whether uncertainty finds errors.
@@ -68,7 +69,7 @@ def headline(
 def _measured(tests: Sequence[PredictionTable], unit: str) -> str:
     num = len({slide for test in tests for slide in test.slide_ids})
     num_patients = len({patient for test in tests for patient in patient_ids(test)})
-    text = f"{num:,} {unit}"
+    text = counted(num, unit.removesuffix("s"))
     if unit == "slides" and 1 < num_patients < num:
         text += f" of {num_patients:,} patients"
     if len(tests) > 1:
@@ -146,7 +147,7 @@ def _fitted(assessment: Assessment) -> str:
 
 def _decisions(found: DecisionMetrics) -> tuple[Line, ...]:
     if not found.num_slides:
-        return (("decisions", f"not measured: all {found.num_seen} slides were seen before"),)
+        return (("decisions", f"not measured: seen before ({counted(found.num_seen, 'slide')})"),)
     sets = deferral = ""
     if found.num_with_set:
         sets = f"hold the label of {found.num_covered} of {found.num_with_set} slides"

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +12,15 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.feature_origin import FeatureOriginWarning, other_features
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.novelty_warning import warn_where_most_are_unlike
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.seen_slides import mark_seen
 from sgpmil.gpu.resident import DeviceSource
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.likelihood import class_log_odds, log_odds_moments, probabilities
@@ -53,6 +57,7 @@ def predict(
     the bags are a data set with other class names or another order of them, its labels are
     translated by name.
 
+    Slides that a model of `sgpmil.fit` was trained or validated on are marked (`Prediction.seen`).
     Several models predict together: their posteriors are mixed (`sgpmil.evaluation.ensemble`).
 
     Args:
@@ -68,8 +73,9 @@ def predict(
             ``balanced``, the share of the second of two classes, or a share for each class; by
             default those that the model was trained to answer for.
         novelty: Whether to compare slides with the training slides, where the model can.
-        warn: Whether to warn (`NoveltyWarning`) where most of the slides are unlike the training
-            slides.
+        warn: Whether to warn where most of the slides are unlike the training slides
+            (`NoveltyWarning`), or their features are of another encoder, magnification or patch
+            size (`FeatureOriginWarning`).
         on_bag: Called with each slide's name when it is done.
 
     Raises:
@@ -98,10 +104,25 @@ def predict(
         novelty=novelty,
         on_bag=on_bag,
     )
+    seen = SeenSlides.joined(one.seen for one in models)
+    if seen:
+        digests = bags.slide_digests() if isinstance(bags, BagDataset) else {}
+        found = (mark_seen(each, seen, digests.get(each.slide_id, "")) for each in found)
+    if warn and isinstance(bags, BagDataset):
+        warn_of_other_features(models, bags)
     table = PredictionTable(tuple(found), target)
     if warn:
         warn_where_most_are_unlike(table, num_training_slides(models))
     return table
+
+
+def warn_of_other_features(
+    models: Sequence[MILModel], bags: BagDataset, stacklevel: int = 3
+) -> None:
+    """Warn where bags state another encoder, magnification or patch side than those of training."""
+    found = other_features((model.origin for model in models), bags)
+    if found:
+        warnings.warn(found, FeatureOriginWarning, stacklevel=stacklevel)
 
 
 def num_training_slides(models: Sequence[MILModel]) -> int:

@@ -57,12 +57,13 @@ class PredictionProvenance:
     def line(self) -> str:
         """The provenance in one line."""
         several = f"{len(self.folds)} folds" if len(self.folds) > 1 else ""
-        counts = [f"{len(self.train)} training"] if self.train else []
-        counts += [f"{len(self.validation)} validation"] if self.validation else []
+        parts_of = (("training", self.train), ("validation", self.validation))
+        counts = [f"{len(slides)} {part}" for part, slides in parts_of if slides]
+        noun = "slide" if len(self.train) + len(self.validation) == 1 else "slides"
         parts = [
             f"{self.model or 'model'} of {self.source}" if self.source else self.model,
             several,
-            f"{' and '.join(counts)} slides" if counts and not several else "",
+            f"{' and '.join(counts)} {noun}" if counts and not several else "",
             ", ".join(self.encoders),
             f"sgpmil {self.version}" if self.version else "",
             self.created[:10],

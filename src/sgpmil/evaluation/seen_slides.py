@@ -3,12 +3,26 @@
 import warnings
 from dataclasses import replace
 
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.errors import PredictionError
+from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 
 
 class SeenSlidesWarning(UserWarning):
     """Some of the slides that are measured were trained on."""
+
+
+def mark_seen(prediction: Prediction, seen: SeenSlides, digest: str) -> Prediction:
+    """Note in a prediction whether its slide, or another of its patient, was seen.
+
+    Args:
+        prediction: The prediction.
+        seen: Slides that the model has seen.
+        digest: Digest of the slide's bag (`BagDataset.slide_digests`).
+    """
+    slide_id, case_id = prediction.slide_id, prediction.case_id
+    return replace(prediction, seen=seen.part(slide_id, case_id, digest, len(prediction.probs)))
 
 
 def without_seen(

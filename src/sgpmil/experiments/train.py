@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
+from sgpmil.bags.labels import read_labels
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, make_kfold
@@ -282,6 +283,22 @@ def read_data(data: DataSection, *, absolute: bool = False) -> tuple[BagDataset,
     if data.splits is not None:
         return bags, read_splits(data.splits, table)
     return bags, make_kfold(table, num_folds=data.folds, seed=data.folds_seed)
+
+
+def label_columns(data: DataSection) -> str:
+    """Return the columns that the labels of a recipe come from, in a few words.
+
+    It is empty where the labels are not of a table.
+    """
+    if data.labels is None:
+        return ""
+    return read_labels(
+        data.labels,
+        slide_column=data.slide_column,
+        label_column=data.label_column,
+        case_column=data.case_column,
+        slide_table=data.slide_table,
+    ).columns
 
 
 def run_recipe(

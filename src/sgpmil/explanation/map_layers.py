@@ -227,7 +227,12 @@ def _finite(values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 
 
 def _attention_factor(scores: InstanceScores) -> float:
-    is_share = abs(float(scores.attention_mean.sum()) - 1) < _SHARES_TOLERANCE
+    known = scores.attention_mean[np.isfinite(scores.attention_mean)]
+    total = float(known.sum())
+    is_share = abs(total - 1) < _SHARES_TOLERANCE
+    # Of shares of which some are missing, less than one is left; one NaN must not change the unit.
+    if len(known) < scores.num_instances:
+        is_share = total < 1 + _SHARES_TOLERANCE
     return float(scores.num_instances) if is_share else 1.0
 
 

@@ -33,6 +33,7 @@ from sgpmil.explanation.prototypes import (
 from sgpmil.explanation.slide_choice import ChosenSlide, choose_slides, evidence_class
 from sgpmil.explanation.slide_explanation import ModelScores, SlideExplanation
 from sgpmil.models import SGPMIL, load_model
+from sgpmil.notebook import counted
 from sgpmil.runs.material import MaterialOptions, RunMaterial, read_material
 from sgpmil.runs.slide_picture import SlideSources
 
@@ -453,7 +454,7 @@ class _ReadableBags:
         self.failures: dict[str, str] = {}
         if missing:
             self.failures[""] = (
-                f"{len(missing)} slides have no embeddings, and count in no prototype: "
+                f"Without embeddings, and in no prototype: {counted(len(missing), 'slide')}, "
                 f"{listed(missing)}."
             )
 

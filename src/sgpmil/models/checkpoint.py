@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from sgpmil.bags.feature_origin import FeatureOrigin
 from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import CheckpointError, SettingsError
@@ -26,6 +27,7 @@ FORMAT_VERSION = 3
 """Version 3 has class shares. Without them a model predicts for the shares that training drew."""
 
 _CUSTOM_KERNEL = "custom:"
+_ORIGIN = "features"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class CheckpointInfo:
         """Name of each output, in the order of the logits."""
         return self.target.names
 
+    @property
+    def origin(self) -> FeatureOrigin:
+        """Encoder, magnification and patch side of the training bags, where they were stated."""
+        return FeatureOrigin.from_json(self.details.get(_ORIGIN))
+
     @staticmethod
     def of(
         model: MILModel, details: Mapping[str, Any] | None = None, target: Target | None = None
@@ -66,7 +73,10 @@ class CheckpointInfo:
             in_dim=model.in_dim,
             target=target or model.target,
             settings=settings,
-            details=dict(details or {}),
+            details={
+                **({_ORIGIN: model.origin.to_json()} if model.origin else {}),
+                **dict(details or {}),
+            },
             shares=model.shares,
         )
 
@@ -125,6 +135,7 @@ class CheckpointInfo:
             )
         network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
         network.shares = self.shares
+        network.origin = self.origin
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
         try:
             network.to(dtype).load_state_dict(state)

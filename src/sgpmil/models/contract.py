@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
+from sgpmil.bags.feature_origin import FeatureOrigin
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.chunks import by_chunks
 from sgpmil.errors import SettingsError
@@ -259,6 +261,12 @@ class MILModel(nn.Module, ABC):
 
     target: Target
     """Quantity that is predicted; numbered classes where `build_model` is given no target."""
+
+    origin: FeatureOrigin = FeatureOrigin()
+    """Encoder, magnification and patch side of the training bags, where they state them."""
+
+    seen: SeenSlides = SeenSlides()
+    """Slides that it was trained and validated on, where `sgpmil.fit` trained it."""
 
     shares: ClassShares | None = None
     """Class shares of training and of the slides that are predicted; None where nobody said."""

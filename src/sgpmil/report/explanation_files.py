@@ -133,8 +133,10 @@ def _write_slide(explanation: Explanation, chosen: ChosenSlide) -> SlideFiles:
         reason = "Some of its patches have scores that are not finite. Predict it again."
         return SlideFiles(slide_id, fold, "failed", reason=reason)
     if scores.coords is None:
+        kinds = ", ".join(explanation.options.exports)
         explanation.notes.append(
-            "Patches without coordinates have no place: there are no maps of these slides."
+            "Patches without coordinates have no place: there are no maps of these slides"
+            + (f", and nothing is exported of them ({kinds})." if kinds else ".")
         )
     files = _slide_files(explanation.slide(chosen), explanation)
     missing = [path for path in files if not path.exists()]

@@ -26,7 +26,7 @@ from sgpmil.runs.exported_folder import (
 from sgpmil.runs.hub import check_hub, push
 from sgpmil.runs.material import read_material, run_facts
 from sgpmil.runs.prediction_folder import is_prediction_folder
-from sgpmil.runs.seen_slides import SeenSlides
+from sgpmil.runs.seen_slides import seen_by
 from sgpmil.runs.trained_model import TrainedModel, load
 
 
@@ -106,7 +106,7 @@ def export_model(options: ExportOptions) -> Exported:
                 if isinstance(part, InducingPatches):
                     part.forget_slides()
     content = _content(options, model)
-    seen = SeenSlides.of_model(options.model, with_names=False)
+    seen = seen_by(options.model, with_names=False)
     described = ExportedFolder(model.names, model.infos, content.model.encoders, seen)
     with new_folder(options.to, overwrite=options.overwrite) as folder:
         write_exported(folder, model.models, described)

@@ -14,8 +14,8 @@ import yaml
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.models.inducing_patches import InducingPatches
 from sgpmil.models.prevalence import shares_text
+from sgpmil.notebook import counted
 from sgpmil.report.pages.texts import (
-    counted,
     format_number,
     format_range,
     metric_name,
@@ -130,7 +130,7 @@ def _metric_values(content: CardContent) -> list[dict[str, Any]]:
 
 def _data_name(content: CardContent) -> str:
     facts = content.facts
-    return "unknown" if facts is None else f"{facts.num_slides} slides of one data set"
+    return "unknown" if facts is None else f"{counted(facts.num_slides, 'slide')} of one data set"
 
 
 def _introduction(content: CardContent) -> str:

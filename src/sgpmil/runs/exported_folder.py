@@ -25,11 +25,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from sgpmil.bags.files import atomic_path, temporary_sibling, write_text
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.errors import CheckpointError, RunFolderError
 from sgpmil.models.checkpoint import CheckpointInfo, unfit_weights, weights_of
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike
-from sgpmil.runs.seen_slides import SeenSlides
+from sgpmil.runs.seen_slides import read_seen, write_seen
 
 FORMAT_VERSION = 1
 """Version of the format of ``config.json``."""
@@ -106,12 +107,7 @@ def write_exported(folder: Path, models: Sequence[MILModel], described: Exported
     }
     with atomic_path(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(state, metadata={"format": "pt"}))
-    seen = {
-        "train": sorted(described.seen.train),
-        "validation": sorted(described.seen.validation),
-        "patients": sorted(described.seen.patients),
-    }
-    write_text(folder / SLIDES, json.dumps(seen, indent=0) + "\n")
+    write_seen(folder / SLIDES, described.seen)
 
 
 def read_exported(
@@ -164,16 +160,7 @@ def _read_config(folder: Path) -> ExportedFolder:
             f"Expected the description of an exported model in {file}, but could not read it "
             f"({type(error).__name__}: {error}). Export the model again."
         ) from error
-    return ExportedFolder(names, infos, encoders, _read_seen(folder / SLIDES))
-
-
-def _read_seen(file: Path) -> SeenSlides:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        parts = (content["train"], content["validation"], content.get("patients", ()))
-        return SeenSlides(*map(frozenset, parts))
-    except (OSError, ValueError, KeyError, TypeError):  # it predicts all the same
-        return SeenSlides()
+    return ExportedFolder(names, infos, encoders, read_seen(folder / SLIDES))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sgpmil.errors import PredictionError, RunFolderError, SettingsError
 from sgpmil.evaluation.novelty_warning import novelty_warning
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.predictor import warn_of_other_features
 from sgpmil.evaluation.uncertainty.calibration_slides import MIN_CALIBRATION_SLIDES
 from sgpmil.evaluation.uncertainty.conformal import (
     ConformalPredictor,
@@ -179,6 +180,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     bags = options.read_bags(target.names if options.labels is not None else None)
     bags = bags.with_target(target)
     model.check(bags)
+    warn_of_other_features(model.models, bags)
     with progress_bar("Predicting", len(bags), "slides", show=show_progress) as bar:
         found = model.iter_predictions(
             bags,

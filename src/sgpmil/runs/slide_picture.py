@@ -9,6 +9,7 @@ import numpy as np
 
 from sgpmil.bags.tables import listed
 from sgpmil.errors import ExplanationError, SlideError
+from sgpmil.notebook import counted
 from sgpmil.shapes import Float, UInt8
 from sgpmil.slides.annotations import AnnotationMask, Annotations
 from sgpmil.slides.annotations.folder import AnnotationFolder
@@ -144,7 +145,7 @@ def find_nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
 def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
     if slides:
         warnings.warn(
-            f"{len(slides)} slides have no {what} in {folder} and are shown without: "
+            f"No {what} in {folder} of {counted(len(slides), 'slide')}, shown without: "
             f"{listed(sorted(slides))}.",
             MissingMaterialWarning,
             stacklevel=4,

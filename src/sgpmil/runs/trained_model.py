@@ -17,13 +17,19 @@ from typing import Any, overload
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset, content_of
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import Target
 from sgpmil.errors import CheckpointError, PredictionError
 from sgpmil.evaluation.novelty_warning import warn_where_most_are_unlike
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
-from sgpmil.evaluation.predictor import iter_predictions, num_training_slides
+from sgpmil.evaluation.predictor import (
+    iter_predictions,
+    num_training_slides,
+    warn_of_other_features,
+)
 from sgpmil.evaluation.provenance import PredictionProvenance
+from sgpmil.evaluation.seen_slides import mark_seen
 from sgpmil.models.checkpoint import CheckpointInfo, load_model
 from sgpmil.models.contract import MILModel
 from sgpmil.models.prevalence import ClassShares, expected_shares
@@ -32,7 +38,7 @@ from sgpmil.runs.description import is_run
 from sgpmil.runs.exported_folder import is_exported, read_exported
 from sgpmil.runs.hub import fetch, is_hub_id
 from sgpmil.runs.run import Run
-from sgpmil.runs.seen_slides import SeenSlides
+from sgpmil.runs.seen_slides import seen_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +135,7 @@ class TrainedModel(Sequence[MILModel]):
             self.check(bags)
             digests = bags.slide_digests() if self.seen else {}
         for prediction in iter_predictions(self.models, bags, **options):
-            yield self.seen.mark(prediction, digests.get(prediction.slide_id, ""))
+            yield mark_seen(prediction, self.seen, digests.get(prediction.slide_id, ""))
 
     def provenance(
         self, bags: Iterable[Bag], *, precision: str = "auto", prevalence: Any = None, **_: Any
@@ -174,8 +180,9 @@ class TrainedModel(Sequence[MILModel]):
 
         Args:
             bags: Bags, or a data set.
-            warn: Whether to warn (`NoveltyWarning`) where most of the slides are unlike the
-                training slides.
+            warn: Whether to warn where most of the slides are unlike the training slides
+                (`NoveltyWarning`), or their features are of another encoder, magnification or
+                patch size (`FeatureOriginWarning`).
             options: Those of `sgpmil.predict`: `device`, `precision`, `prevalence`,
                 `with_instances`, `novelty`, `on_bag`.
 
@@ -186,6 +193,8 @@ class TrainedModel(Sequence[MILModel]):
         """
         if isinstance(bags, BagDataset) and bags.target.names:
             bags = bags.with_target(self.target)
+        if warn and isinstance(bags, BagDataset):
+            warn_of_other_features(self.models, bags)
         provenance = self.provenance(bags, **options)
         found = tuple(self.iter_predictions(bags, **options))
         table = PredictionTable(found, self.target, provenance)
@@ -243,7 +252,7 @@ def load(
         tuple(info for _, info in pairs),
         names,
         str(source),
-        seen=SeenSlides.of_model(place),
+        seen=seen_by(place),
     )
 
 

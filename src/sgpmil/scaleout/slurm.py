@@ -1,8 +1,11 @@
 """Job arrays of Slurm, for clusters without Ray."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_SAID_BY_SLURM = {"--resume": 0, "--overwrite": 0, "--cpus-per-job": 1, "--gpus-per-job": 1}
+"""Options that a task does not need, or must not have, with the number of their values."""
 
 
 def slurm_array(
@@ -26,8 +29,7 @@ def slurm_array(
         #SBATCH --job-name=sgpmil-a
         #SBATCH
     """
-    kept = [word for word in command if word not in ("--resume", "--overwrite")]
-    whole = f"{shlex.join(kept)} --resume"
+    whole = f"{shlex.join(_without(command, _SAID_BY_SLURM))} --resume"
     # A run lies in a folder that exists; the log of a task lies beside the run.
     log = shlex.quote(str(run.with_name(f"{run.name}-%a.log")))
     lines = [
@@ -47,3 +49,16 @@ def slurm_array(
         f'exec {whole} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _without(command: Sequence[str], options: Mapping[str, int]) -> list[str]:
+    kept, skipped = [], 0
+    for word in command:
+        name, _, value = word.replace("_", "-").partition("=")
+        if skipped:
+            skipped -= 1
+        elif name in options:
+            skipped = 0 if value else options[name]
+        else:
+            kept.append(word)
+    return kept

@@ -1,5 +1,6 @@
 """A classifier of bags with the methods of scikit-learn."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.multiclass import type_of_target
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.target import ClassTarget
+from sgpmil.errors import LabelError
 from sgpmil.evaluation.prediction import ScoreKind
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
@@ -81,9 +84,12 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             BagError: A bag is empty, not finite, or has another number of features.
-            LabelError: There is only one class, a label is not among the classes that were given,
-                or the order of ordered classes is not known.
+            LabelError: Labels are no classes (fractions, NaN or several a bag), there is only one
+                class, a label is not among the classes that were given, or the order of ordered
+                classes is not known.
         """
+        if self.classes is None:
+            _refuse_no_classes(labels)
         self.classes_, indices = np.unique(np.asarray(labels), return_inverse=True)
         names = tuple(str(name) for name in self.classes_)
         if self.classes is not None or self.ordinal:
@@ -162,3 +168,23 @@ class SGPMILClassifier(ClassifierMixin, BaseEstimator):
             for p in self.predictions(bags).predictions
             if p.instances is not None
         ]
+
+
+def _refuse_no_classes(labels: Sequence[Any] | np.ndarray) -> None:
+    """Refuse labels that scikit-learn would not classify either.
+
+    Raises:
+        LabelError: They are not one class a bag.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of many classes among few bags
+        try:
+            kind = type_of_target(labels)
+        except ValueError as error:
+            kind = str(error).splitlines()[0].rstrip(".")
+    if kind not in ("binary", "multiclass"):
+        raise LabelError(
+            f"Expected one class a bag, as text or whole numbers, but got labels that scikit-learn "
+            f"calls '{kind}'. Divide measurements into classes, or, if these are classes, give "
+            "them as `classes`."
+        )

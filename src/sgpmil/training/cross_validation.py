@@ -336,7 +336,7 @@ def _fold_line(metrics: FoldMetrics, done: bool) -> str:
     slide = metrics.slide
     text = (
         f"fold {metrics.fold}: balanced accuracy {slide.balanced_accuracy:.3f}, "
-        f"AUC {slide.auc:.3f}, ACE {slide.ace:.3f} on {slide.num_slides} slides"
+        f"AUC {slide.auc:.3f}, ACE {slide.ace:.3f} on {counted(slide.num_slides, 'slide')}"
     )
     if metrics.instance is not None:
         areas = {kind: metrics.instance[f"{kind}_auc"] for kind in CLASS_SCORES}

@@ -11,6 +11,8 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.feature_origin import FeatureOrigin
+from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import Target
 from sgpmil.errors import BagError, LabelError, RunFolderError, SettingsError, TrainingError
 from sgpmil.gpu.resident import where_it_fits
@@ -20,6 +22,7 @@ from sgpmil.models.precision import resolve_precision
 from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import ModelLike, build_model
 from sgpmil.processes import compute_device
+from sgpmil.runs.seen_slides import SEEN, write_seen
 from sgpmil.training.batches import sequential_batches
 from sgpmil.training.callbacks import Callback
 from sgpmil.training.fabric import (
@@ -55,7 +58,9 @@ def fit(
 ) -> MILModel:
     """Train a model and return it in evaluation mode, on the CPU.
 
-    The `epoch` of the model is the one whose weights it has.
+    The `epoch` of the model is the one whose weights it has. The model remembers its slides
+    (`MILModel.seen`), so that `sgpmil.predict` marks them and `sgpmil.evaluate` leaves those out
+    that it was trained on.
 
     Args:
         train: Training bags, all labelled.
@@ -100,6 +105,9 @@ def fit(
     )
     with termination_interrupts():
         fitted: MILModel = fabric.launch(work)
+    fitted.seen = SeenSlides.of_bags(train, val)
+    if folder is not None and fabric.is_global_zero:
+        write_seen(Path(folder) / SEEN, fitted.seen)
     return fitted
 
 
@@ -128,6 +136,7 @@ def fit_fold(
     network = untrained_model(
         train, val, model=model, model_settings=model_settings, training=settings
     )
+    network.origin = FeatureOrigin.of(train)
     device = fabric.device
     precision: Any = resolve_precision(settings.precision, device)
     settings = replace(settings, precision=precision)

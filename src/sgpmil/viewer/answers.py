@@ -11,7 +11,9 @@ from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.prediction import SCORES
 from sgpmil.explanation.colour_scales import COLOUR_SCALES
 from sgpmil.explanation.key_patches import key_patches
+from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.prototypes import PatchReference, PrototypeExplanation, PrototypeSummary
+from sgpmil.notebook import counted
 from sgpmil.viewer.cohort import Case, Cohort, ViewedRun
 from sgpmil.viewer.reviews import Review
 from sgpmil.viewer.scored_slide import ScoredSlide
@@ -104,6 +106,12 @@ def slide_answer(viewing: Viewing, case: Case, class_index: int) -> dict[str, An
     elif not scored.is_placed:
         notes.append(
             "The patches have no coordinates: they are laid out in rows, in the order of the bag."
+        )
+    lacking = 0 if scored is None else num_without_score(scored.scores)
+    if scored is not None and lacking:
+        notes.append(
+            f"{lacking:,} of {counted(scored.num_patches, 'patch', 'patches')} have no finite "
+            "score: maps leave them out."
         )
     limits = viewing.knowledge[case.run.number].limits() if scored is not None else None
     if limits is not None and limits.note:

@@ -2,7 +2,8 @@
 
 A row is the latest verdict of one person on one slide. Each change has a version one higher; who
 changes a verdict names the version that was seen, so that nobody overwrites what was not seen.
-Every version stays in the history.
+Every version stays in the history, up to `MOST_VERSIONS` of a slide; where the file becomes
+larger than `MOST_BYTES`, the oldest versions that were replaced are deleted first.
 """
 
 import csv
@@ -24,6 +25,11 @@ VERDICTS: tuple[str, ...] = get_args(Verdict)
 MOST_NOTE, MOST_NAME, MOST_REGIONS, MOST_POINTS = 10_000, 100, 200, 2_000
 """Largest note and name in letters, most regions of a verdict and most corners of a region."""
 
+MOST_VERSIONS, MOST_REVIEWERS = 1_000, 100
+"""Most versions of the verdicts on a slide that are kept, and most people who judge one slide."""
+MOST_BYTES = 2**30
+"""Largest file of verdicts."""
+
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet would run."""
 
@@ -38,6 +44,16 @@ CREATE TABLE IF NOT EXISTS history (
     saved TEXT NOT NULL, PRIMARY KEY (slide, reviewer, version));
 """
 _COLUMNS = "slide, reviewer, version, verdict, note, regions, predicted, probability, saved"
+
+
+_FORGET = """
+DELETE FROM history WHERE rowid IN (
+    SELECT rowid FROM history WHERE (? IS NULL OR slide = ?) AND version < (
+        SELECT version FROM verdicts
+        WHERE verdicts.slide = history.slide AND verdicts.reviewer = history.reviewer)
+    ORDER BY rowid LIMIT ?)
+"""
+"""Deletes the oldest versions that were replaced, of one slide or of all."""
 
 
 class ReviewError(SgpmilError):
@@ -157,6 +173,7 @@ class Reviews:
                 current = self._one(connection, slide, reviewer)
                 if (0 if current is None else current.version) != version:
                     raise OtherVersionError(current)
+                self._make_room(connection, slide, is_new=current is None)
                 connection.execute(
                     f"INSERT OR REPLACE INTO verdicts ({_COLUMNS}) VALUES ({marks})",  # noqa: S608
                     row,
@@ -171,6 +188,34 @@ class Reviews:
                 "permissions."
             ) from error
         return review
+
+    def _make_room(self, connection: sqlite3.Connection, slide: str, *, is_new: bool) -> None:
+        """Delete old versions where there are too many.
+
+        Raises:
+            ReviewError: As many people judge the slide as may, or the file is full of verdicts
+                that none has replaced.
+        """
+
+        def number(query: str, *values: Any) -> int:
+            return int(connection.execute(query, values).fetchone()[0])
+
+        people = number("SELECT COUNT(*) FROM verdicts WHERE slide = ?", slide)
+        if is_new and people >= MOST_REVIEWERS:
+            raise ReviewError(
+                f"Expected verdicts of at most {MOST_REVIEWERS} people on a slide, but got one "
+                "more. Save under a name that has one already."
+            )
+        versions = number("SELECT COUNT(*) FROM history WHERE slide = ?", slide)
+        surplus = max(0, versions + 1 - MOST_VERSIONS)
+        connection.execute(_FORGET, (slide, slide, surplus))
+        while _used_bytes(connection) > MOST_BYTES:
+            deleted = connection.execute(_FORGET, (None, None, 100)).rowcount
+            if not deleted:
+                raise ReviewError(
+                    f"Expected verdicts of at most {MOST_BYTES:,} bytes, but {self.path} has as "
+                    "many. Export them, and choose another file (--reviews)."
+                )
 
     def of(self, slide: str) -> list[Review]:
         """Return the verdicts of all people on a slide."""
@@ -238,6 +283,14 @@ class Reviews:
                 found.executescript(_SCHEMA)
             self._local.connection = found
         return found
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
 
 
 def _review(row: Sequence[Any]) -> Review:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sgpmil.errors import SettingsError
+from sgpmil.notebook import counted
 from sgpmil.runs.material import MaterialOptions
 from sgpmil.slides.optional_part import require_package
 from sgpmil.viewer.safety import Guard, is_loopback
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sgpmil.viewer.viewing import Viewing
 
 _SHORTEST_TOKEN = 12
+_TOKEN_VARIABLE = "SGPMIL_VIEW_TOKEN"  # noqa: S105  (a name)
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104  (compared with, not bound to)
 _MOST_CONNECTIONS = 1000
 
@@ -35,7 +37,9 @@ class ViewOptions(MaterialOptions):
         host: Address to serve at. Any but this machine's own needs a token, which is made unless
             one is given.
         port: Port to serve at; 0 chooses a free one.
-        token: Token that clients must know.
+        token: Token that clients must know. Other users of this machine see it in the list of
+            processes; the next option and the environment variable SGPMIL_VIEW_TOKEN hide it.
+        token_file: File whose first line is the token.
         read_only: Save no verdicts.
         reviews: File of the verdicts; beside the run by default, RUN.reviews.sqlite.
         follow_links: Open slides and annotations that are links to other folders.
@@ -46,6 +50,7 @@ class ViewOptions(MaterialOptions):
     host: str = "127.0.0.1"
     port: int = 8765
     token: str | None = None
+    token_file: Path | None = None
     read_only: bool = False
     reviews: Path | None = None
     follow_links: bool = False
@@ -55,11 +60,28 @@ class ViewOptions(MaterialOptions):
         MaterialOptions.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"Expected --port from 0 to 65535, but got {self.port}.")
-        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
+        if self.token is not None and self.token_file is not None:
+            raise SettingsError("Expected `token` or `token_file`, but got both. Leave one out.")
+        _refuse_short(self.token, "`token`")
+
+    def read_token(self) -> str | None:
+        """Return the token: the one given, that of the file, or that of the environment.
+
+        Raises:
+            SettingsError: The file cannot be read, or the token is too short.
+        """
+        if self.token is not None:
+            return self.token
+        if self.token_file is None:
+            return _refuse_short(os.environ.get(_TOKEN_VARIABLE) or None, _TOKEN_VARIABLE)
+        try:
+            lines = self.token_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
             raise SettingsError(
-                f"Expected --token of at least {_SHORTEST_TOKEN} letters, but got "
-                f"{len(self.token)}. Leave it out to have one made."
-            )
+                f"Expected a token in {self.token_file} (`token_file`), but it cannot be read "
+                f"({error}). Write one line of text to it."
+            ) from error
+        return _refuse_short(lines[0].strip() if lines else "", "`token_file`")
 
     @property
     def reviews_path(self) -> Path:
@@ -68,6 +90,15 @@ class ViewOptions(MaterialOptions):
             return self.reviews
         place = self.run.resolve()
         return place.with_name(f"{place.name}.reviews.sqlite")
+
+
+def _refuse_short(token: str | None, where: str) -> str | None:
+    if token is not None and len(token) < _SHORTEST_TOKEN:
+        raise SettingsError(
+            f"Expected a token of at least {_SHORTEST_TOKEN} letters in {where}, but got "
+            f"{len(token)}. Leave it out to have one made."
+        )
+    return token
 
 
 def open_viewing(options: ViewOptions) -> "Viewing":
@@ -129,14 +160,17 @@ def view(options: ViewOptions, say: Callable[[str], None] = lambda _: None) -> N
     require_package("uvicorn", purpose="view a run", install="'sgpmil[viewer,slides]'")
     import uvicorn
 
+    from sgpmil.viewer.patient_protocol import PatientProtocol
+
+    token = options.read_token()
     with _bound(options.host, options.port) as place:
         viewing = open_viewing(options)
-        token = options.token
         if token is None and not is_loopback(options.host):
             token = token_urlsafe(24)
         app: Any = guarded_app(viewing, options, token)
         config = uvicorn.Config(
             app,
+            http=PatientProtocol,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -149,7 +183,7 @@ def view(options: ViewOptions, say: Callable[[str], None] = lambda _: None) -> N
         )
         address = page_address(options.host, place.getsockname()[1], token)
         cohort = viewing.cohort
-        say(f"{len(cohort.run.cases):,} slides of {cohort.run.name}.")
+        say(f"{counted(len(cohort.run.cases), 'slide')} of {cohort.run.name}.")
         missing = openseadragon_missing()
         if missing:
             say(missing)

@@ -7,6 +7,7 @@ import numpy as np
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import ExplanationError, SgpmilError
+from sgpmil.notebook import counted
 from sgpmil.shapes import Float, Int
 
 _MOST_BYTES = 2**28
@@ -117,7 +118,10 @@ class _Index:
         )
         self.slides: Int[np.ndarray, " T"] = np.concatenate(slides or [np.zeros(0, np.int64)])
         self.patches: Int[np.ndarray, " T"] = np.concatenate(patches or [np.zeros(0, np.int64)])
-        count = f"{len(self.features):,} patches of {len(bags) - unreadable} slides"
+        count = (
+            f"{counted(len(self.features), 'patch', 'patches')} of "
+            f"{counted(len(bags) - unreadable, 'slide')}"
+        )
         self.note = f"Searched {count}, by the cosine of their embeddings."
         if left_out:
             self.note += " Large slides gave evenly spaced patches only."

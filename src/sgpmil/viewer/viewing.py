@@ -102,6 +102,7 @@ class Viewing:
         self._scored: BoundedCache[int, ScoredSlide] = BoundedCache(
             SCORE_BYTES, lambda slide: slide.num_bytes
         )
+        self._canvases: dict[int, tuple[int, ...]] = {}
         self._search: PatchSearch | None = None
 
     def close(self) -> None:
@@ -142,9 +143,20 @@ class Viewing:
             scored = self.scored(case)
         except PredictionError as error:
             scored, problem = None, problem or str(error)
-        width, height = (1, 1) if scored is None else scored.size
+        width, height = self._canvas_size(case, scored)
         is_placed = scored is not None and scored.is_placed
         return CaseFrame(width, height, mpp if is_placed else None, False, problem)
+
+    def _canvas_size(self, case: Case, scored: ScoredSlide | None) -> tuple[int, int]:
+        """Return a size that holds the patches of a slide in every run: maps side by side fit."""
+        found = self._canvases.get(case.number)
+        if found is None:
+            others = map(self._scored_or_none, self.cohort.counterparts(case))
+            sizes = [one.size for one in (scored, *others) if one is not None]
+            found = tuple(max(sides) for sides in zip(*sizes, strict=True)) if sizes else (1, 1)
+            self._canvases[case.number] = found
+        width, height = found
+        return width, height
 
     def base_pyramid(self, case: Case) -> Pyramid:
         """Return the tiles of a case's image, or of its canvas."""
@@ -245,7 +257,8 @@ class Viewing:
         left, top, right, bottom = scored.bounds
         layer = scored.layer("attention", case.class_index)
         cell = max(right - left, bottom - top) / THUMBNAIL
-        drawn = score_map(scored.coords, scored.side, layer.values, downsample=cell)
+        known = np.isfinite(layer.values)
+        drawn = score_map(scored.coords[known], scored.side, layer.values[known], downsample=cell)
         low, high = self.ends(case, layer)
         share = np.clip((drawn.values - low) / (high - low), 0, 1)
         table = COLOUR_SCALES[layer.kind].table(256)

@@ -76,3 +76,35 @@ def test_folds_in_which_a_metric_is_undefined_are_said():
     found = compare({"a": run_of(folds, seed=1), "b": run_of(folds, seed=2)}, metrics=["auc"])
     assert found.test("b", "auc").paired.num_folds == 3
     assert "AUC against 'b': tested in the 3 of 4 folds" in " ".join(found.notes)
+
+
+def test_a_reference_that_is_worse_is_said(runs):
+    turned = {name: runs[name] for name in ("clam", "ours", "abmil")}
+    found = compare(turned, metrics=["auc", "nll"])
+    assert not found.is_marked("ours", "auc")
+    assert found.is_behind("ours", "auc")
+    assert found.is_behind("ours", "nll")
+    assert "ours is better than clam in AUC, NLL." in found.verdicts
+    # The same test as of the runs in the other order, adjusted for as many runs.
+    alone = compare({name: runs[name] for name in ("clam", "ours")}, metrics=["auc"])
+    other = compare({name: runs[name] for name in ("ours", "clam")}, metrics=["auc"])
+    p = other.test("clam", "auc").corrected.p_value
+    assert alone.test("ours", "auc").reverse_holm == pytest.approx(p)
+    assert other.test("clam", "auc").reverse_holm == pytest.approx(1 - p)
+
+
+def test_neither_direction_is_said_where_runs_are_alike(runs):
+    found = compare({"a": runs["ours"], "b": runs["ours"]})
+    assert not any(found.is_behind("b", name) or found.is_marked("b", name) for name in ("auc",))
+    (said,) = found.verdicts
+    assert said == "a is neither significantly better nor significantly worse than b in any metric."
+
+
+def test_delongs_test_names_the_better_one_in_either_direction():
+    worse, better = one_test_set(skill=0.2, seed=1), one_test_set(skill=4.0, seed=2)
+    (test, *_) = compare({"a": worse, "b": better}).auc_tests
+    (other, *_) = compare({"b": better, "a": worse}).auc_tests
+    assert test.reverse_holm == pytest.approx(other.p_holm)
+    said = f"b is better than a in the AUC of '{test.class_name}' by DeLong's test."
+    assert said in compare({"a": worse, "b": better}).verdicts
+    assert said in compare({"b": better, "a": worse}).verdicts

@@ -192,7 +192,7 @@ def assert_valid_latex(text):
     commands = set(re.findall(r"\\([a-zA-Z]+)", source))
     assert commands <= {
         *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
-        *("textbf", "mathbf", "underline", "mathrm", "star", "uparrow", "downarrow"),
+        *("textbf", "mathbf", "underline", "mathrm", "star", "circ", "uparrow", "downarrow"),
         *("textbackslash", "textasciitilde", "textasciicircum"),
         *("textless", "textgreater", "textbar"),
     }

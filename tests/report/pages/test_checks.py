@@ -145,7 +145,23 @@ def test_miscalibration(found):
 
     said = check(changed(changed(found, sure), sure, fold=1), "Calibration")
     assert said.mark == "warning"
-    assert "differ by 0.50 (ECE, 24 slides)" in said.text
+    assert "differ by 0.50 (ECE, mean of 2 folds, 24 slides)" in said.text
+
+
+def test_the_ece_of_the_check_is_that_of_the_tables(found):
+    # Folds that err in opposite directions: pooled, their errors would cancel.
+    def sure(i, p):
+        return replace(p, label=1, probs=np.array([0.4, 0.6]))
+
+    def unsure(i, p):
+        return replace(p, label=int(i < 2), probs=np.array([0.4, 0.6]))
+
+    mixed = changed(changed(found, sure), unsure, fold=1)
+    tested = [TestedFold(fold.name, fold.test, fold.validation) for fold in mixed.folds]
+    summary = assess(tested, None, AssessmentOptions(rounds=0)).summary
+    in_table = next(metric for metric in summary if metric.name == "ece").mean
+    assert in_table == pytest.approx((0.4 + 0.6 - 2 / 12) / 2)
+    assert f"differ by {in_table:.2f} (ECE, mean of 2 folds" in check(mixed, "Calibration").text
 
 
 def test_calibration_is_not_passed_where_chance_is_as_large(found):

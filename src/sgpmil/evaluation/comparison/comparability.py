@@ -12,6 +12,7 @@ from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.summary import FoldMetrics, measure_fold
+from sgpmil.notebook import counted
 
 TestSets = Literal["one", "same", "overlapping", "disjoint"]
 
@@ -97,7 +98,8 @@ def check_own_test_slides(fold: Fold, table: PredictionTable) -> None:
         example = next(slides[0] for slides in seen.values() if slides)
         raise PredictionError(
             f"Expected predictions of fold {fold.name} for its own test slides, but of the "
-            f"{len(predicted)} slides predicted {' and '.join(found)}, such as '{example}'. "
+            f"{counted(len(predicted), 'slide')} predicted {' and '.join(found)}, such as "
+            f"'{example}'. "
             "Judge each fold's model on the test list of that fold alone."
         )
     test = set(fold.test)
@@ -174,7 +176,7 @@ def _check_slides(reference: str, ours: FoldPredictions, run: str, theirs: FoldP
         holder, lacking = (reference, run) if slide in labels else (run, reference)
         raise PredictionError(
             f"Expected the same test slides in every run, but in fold {ours.name} '{slide}' is in "
-            f"'{holder}' and not in '{lacking}' ({len(differing)} slides differ). "
+            f"'{holder}' and not in '{lacking}' (in all {counted(len(differing), 'slide')}). "
             "Compare runs of the same splits."
         )
     relabelled = sorted(slide for slide in labels if labels[slide] != other_labels[slide])
@@ -183,7 +185,8 @@ def _check_slides(reference: str, ours: FoldPredictions, run: str, theirs: FoldP
         raise PredictionError(
             f"Expected the same labels in every run, but in fold {ours.name} '{slide}' has label "
             f"{labels[slide]} in '{reference}' and {other_labels[slide]} in '{run}' "
-            f"({len(relabelled)} slides differ). Compare runs of the same labels and classes."
+            f"(in all {counted(len(relabelled), 'slide')}). Compare runs of the same labels "
+            "and classes."
         )
 
 

@@ -12,9 +12,10 @@ from sgpmil.evaluation.comparison.comparability import (
     check_same_test_sets,
     fold_design,
 )
-from sgpmil.evaluation.comparison.delong import delong_test
+from sgpmil.evaluation.comparison.delong import AucTest, delong_test
 from sgpmil.evaluation.comparison.result import ClassAucTest, Comparison, RunTest, comparison_notes
 from sgpmil.evaluation.comparison.significance import (
+    PairedTest,
     better_alternative,
     corrected_t_test,
     holm,
@@ -42,12 +43,13 @@ def compare(
 ) -> Comparison:
     """Compare runs with the first of them, on the folds that all of them have.
 
-    Every test is one-sided: whether the reference is the better one. Test sets must be the same
-    in every run; each fold is judged on its own, and slides of several folds are never pooled,
-    since they were scored by different models. Where all folds have the same test set, tests
-    across folds see only how training varies: DeLong's test of the folds' mean probabilities
-    then compares the runs as they are on those slides (each class against the rest where there
-    are more than two).
+    Every test is one-sided: whether the reference is the better one. The test that marks a table,
+    and DeLong's, are done in the other direction, too, each direction at the level `alpha`. Test
+    sets must be the same in every run; each fold is judged on its own, and slides of several
+    folds are never pooled, since they were scored by different models. Where all folds have the
+    same test set, tests across folds see only how training varies: DeLong's test of the folds'
+    mean probabilities then compares the runs as they are on those slides (each class against the
+    rest where there are more than two).
 
     Args:
         runs: Folds of each run by the run's name, the reference first.
@@ -153,6 +155,7 @@ def _tests(
     ]
     paired_holm = holm([test.p_value for test in paired])
     wilcoxon_holm = holm([test.p_value for test in wilcoxon])
+    reverse_holm = holm([_reverse(test or paired[i]) for i, test in enumerate(corrected)])
     corrected_holm = holm([math.nan if test is None else test.p_value for test in corrected])
     return [
         RunTest(
@@ -164,9 +167,16 @@ def _tests(
             paired_holm=paired_holm[i],
             corrected_holm=corrected_holm[i],
             wilcoxon_holm=wilcoxon_holm[i],
+            reverse_holm=reverse_holm[i] if alternative != "two-sided" else math.nan,
         )
         for i, (run, _) in enumerate(others)
     ]
+
+
+def _reverse(test: PairedTest | AucTest) -> float:
+    """Return the p-value of a one-sided test in the other direction."""
+    # Equal systems have p = 1 in either direction; the statistics are continuous otherwise.
+    return 1.0 if test.statistic == 0 else 1.0 - test.p_value
 
 
 def _auc_tests(runs: Mapping[str, Sequence[FoldPredictions]]) -> tuple[ClassAucTest, ...]:
@@ -180,9 +190,10 @@ def _auc_tests(runs: Mapping[str, Sequence[FoldPredictions]]) -> tuple[ClassAucT
         for c in first.target.ranked
     ]
     adjusted = holm([test.p_value for _, _, test in found])
+    reverse = holm([_reverse(test) for _, _, test in found])
     return tuple(
-        ClassAucTest(run, first.target.names[c], test, p)
-        for (run, c, test), p in zip(found, adjusted, strict=True)
+        ClassAucTest(run, first.target.names[c], test, p, q)
+        for (run, c, test), p, q in zip(found, adjusted, reverse, strict=True)
     )
 
 

@@ -11,6 +11,7 @@ from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.provenance import differing_slides
 from sgpmil.evaluation.summary import MetricSummary
+from sgpmil.notebook import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class RunTest:
         paired_holm: Adjusted p-value of `paired`.
         corrected_holm: Adjusted p-value of `corrected`; NaN without one.
         wilcoxon_holm: Adjusted p-value of `wilcoxon`.
+        reverse_holm: Adjusted p-value of the marking test in the other direction, of whether the
+            run is better than the reference; NaN where neither can be better.
     """
 
     run: str
@@ -40,6 +43,7 @@ class RunTest:
     paired_holm: float
     corrected_holm: float
     wilcoxon_holm: float
+    reverse_holm: float
 
     @property
     def marking(self) -> PairedTest:
@@ -61,12 +65,14 @@ class ClassAucTest:
         class_name: Class that is ranked against the rest.
         test: The test.
         p_holm: Its p-value, adjusted for the number of runs and classes.
+        reverse_holm: The same of whether the run ranks them better than the reference.
     """
 
     run: str
     class_name: str
     test: AucTest
     p_holm: float
+    reverse_holm: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,35 @@ class Comparison:
         """Return whether the reference is significantly better than a run in a metric."""
         test = self.test(run, metric)
         return test is not None and test.marking_holm < self.alpha
+
+    def is_behind(self, run: str, metric: str) -> bool:
+        """Return whether a run is significantly better than the reference in a metric."""
+        test = self.test(run, metric)
+        return test is not None and test.reverse_holm < self.alpha
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """Who is significantly better than whom, in either direction, a sentence each."""
+        said = []
+        for run in self.runs[1:]:
+            pairs = ((self.is_marked, self.reference, run), (self.is_behind, run, self.reference))
+            for is_better, first, second in pairs:
+                names = [get_metric(name).name for name in self.metrics if is_better(run, name)]
+                if names:
+                    said.append(f"{first} is better than {second} in {', '.join(names)}.")
+        if self.tests and not said:
+            others = self.runs[1] if len(self.runs) == 2 else "any other run"
+            said.append(
+                f"{self.reference} is neither significantly better nor significantly worse than "
+                f"{others} in any metric."
+            )
+        for found in self.auc_tests:
+            ranks = f"the AUC of '{found.class_name}' by DeLong's test."
+            if found.p_holm < self.alpha:
+                said.append(f"{self.reference} is better than {found.run} in {ranks}")
+            elif found.reverse_holm < self.alpha:
+                said.append(f"{found.run} is better than {self.reference} in {ranks}")
+        return tuple(said)
 
 
 def comparison_notes(
@@ -253,7 +288,9 @@ def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
                 if all(encoders) and encoders[0] != encoders[1]
                 else "the data may have changed in between"
             )
-            said.append(f"{len(slides)} slides of '{run}' ({why}; {listed(sorted(slides))})")
+            said.append(
+                f"{counted(len(slides), 'slide')} of '{run}' ({why}; {listed(sorted(slides))})"
+            )
     if not said:
         return ""
     return (

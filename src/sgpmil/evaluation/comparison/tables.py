@@ -33,6 +33,7 @@ class TableCell:
         is_best: Whether no other mean is better.
         is_second: Whether only the best are better, among three runs or more.
         is_marked: Whether the reference is significantly better.
+        is_behind: Whether the reference is significantly worse.
     """
 
     mean: float
@@ -40,6 +41,12 @@ class TableCell:
     is_best: bool
     is_second: bool
     is_marked: bool
+    is_behind: bool
+
+    @property
+    def mark(self) -> str:
+        """Mark of the cell in text: ★ where the reference is better, ☆ where it is worse."""
+        return " ★" if self.is_marked else " ☆" if self.is_behind else ""
 
 
 def row_order(comparison: Comparison) -> tuple[str, ...]:
@@ -62,6 +69,7 @@ def table_cell(comparison: Comparison, run: str, metric: str) -> TableCell:
         is_best=own is not None and own == best,
         is_second=own is not None and own == second and len(comparison.runs) > 2,
         is_marked=comparison.is_marked(run, metric),
+        is_behind=comparison.is_behind(run, metric),
     )
 
 
@@ -148,36 +156,39 @@ _TESTS = (
     "p_corrected_holm",
     "p_wilcoxon",
     "p_wilcoxon_holm",
+    "p_run_better_holm",
 )
 
 
 def comparison_csv(comparison: Comparison) -> str:
     """Write every number, a row a run and metric; what is undefined is blank."""
     folds = [f"fold_{name}" for name in comparison.folds]
-    header = ["run", "metric", "better", "num_folds", "mean", "sd", *_TESTS, "marked", *folds]
+    header = ["run", "metric", "better", "num_folds", "mean", "sd", *_TESTS, "marked"]
+    header += ["reference_worse", *folds]
     rows = []
     for run in comparison.runs:
         for metric in comparison.metrics:
             summary, test = comparison.summary(run, metric), comparison.test(run, metric)
             better = get_metric(metric).better
             num = len(summary.values) - summary.num_undefined
-            marked = "" if test is None else str(comparison.is_marked(run, metric)).lower()
+            marks = (comparison.is_marked(run, metric), comparison.is_behind(run, metric))
+            marked = ["" if test is None else str(mark).lower() for mark in marks]
             numbers = [_exact(value) for value in (summary.mean, summary.sd, *_test_numbers(test))]
             values = [_exact(value) for value in summary.values]
-            rows.append([run, metric, better, str(num), *numbers, marked, *values])
+            rows.append([run, metric, better, str(num), *numbers, *marked, *values])
     return _csv(header, rows)
 
 
 def delong_csv(comparison: Comparison) -> str:
     """Write every number of DeLong's tests, a row a run and class; what is undefined is blank."""
     header = ["run", "class", "num_positive", "num_negative", "auc_reference", "auc_run"]
-    header += ["standard_error", "z", "p", "p_holm"]
+    header += ["standard_error", "z", "p", "p_holm", "p_run_better_holm"]
     rows = []
     for found in comparison.auc_tests:
         test = found.test
         counts = [str(test.num_positive), str(test.num_negative)]
         numbers = (test.auc_a, test.auc_b, test.standard_error, test.statistic, test.p_value)
-        values = [_exact(value) for value in (*numbers, found.p_holm)]
+        values = [_exact(value) for value in (*numbers, found.p_holm, found.reverse_holm)]
         rows.append([found.run, found.class_name, *counts, *values])
     return _csv(header, rows)
 
@@ -211,6 +222,7 @@ def _test_numbers(test: RunTest | None) -> tuple[float, ...]:
         test.corrected_holm,
         test.wilcoxon.p_value,
         test.wilcoxon_holm,
+        test.reverse_holm,
     )
 
 
@@ -245,6 +257,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         f"# Comparison with {reference}",
         _markdown_table(["run", *heads], rows),
         _markdown_legend(comparison),
+        *map(_text, comparison.verdicts),
     ]
     if comparison.tests:
         header, tests = p_value_rows(comparison)
@@ -266,8 +279,8 @@ def _markdown_legend(comparison: Comparison) -> str:
     num = len(comparison.folds)
     values = f"Mean ± standard deviation over {num} folds" if num > 1 else "One fold"
     star = (
-        f" ★: {_text(comparison.reference)} is better, p < {comparison.alpha:g} "
-        f"({comparison.marking})."
+        f" ★: {_text(comparison.reference)} is better, ☆: it is worse, each p < "
+        f"{comparison.alpha:g} ({comparison.marking})."
     )
     return _legend(comparison, values, star)
 
@@ -297,7 +310,7 @@ def _markdown_cell(cell: TableCell) -> str:
         mean = f"<u>{mean}</u>"
     sd = fixed(cell.sd)
     spread = "" if sd == DASH else f" ± {sd}"
-    return mean + spread + (" ★" if cell.is_marked else "")
+    return mean + spread + cell.mark
 
 
 def _escaped_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -396,8 +409,8 @@ def _caption(comparison: Comparison) -> str:
     num = len(comparison.folds)
     values = f"Mean over {num} folds, standard deviation as subscript" if num > 1 else "One fold"
     star = (
-        rf" ${{}}^\star$: {latex_text(comparison.reference)} is better, $p < {comparison.alpha:g}$ "
-        f"({latex_text(comparison.marking)})."
+        rf" ${{}}^\star$: {latex_text(comparison.reference)} is better, ${{}}^\circ$: it is worse, "
+        f"each $p < {comparison.alpha:g}$ ({latex_text(comparison.marking)})."
     )
     return _legend(comparison, values, star)
 
@@ -411,7 +424,7 @@ def _latex_cell(cell: TableCell) -> str:
     elif cell.is_second:
         mean = rf"\underline{{{mean}}}"
     sd = _short(cell.sd)
-    star = r"^{\star}" if cell.is_marked else ""
+    star = r"^{\star}" if cell.is_marked else r"^{\circ}" if cell.is_behind else ""
     return f"${mean}{star}{f'_{{{sd}}}' if sd else ''}$"
 
 

@@ -31,6 +31,7 @@ from sgpmil.evaluation.localisation.threshold import CallMetrics, call_metrics
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.ranking import auroc
+from sgpmil.notebook import counted
 from sgpmil.shapes import Bool, Float, Int
 from sgpmil.slides.annotations.folder import AnnotationFolder
 from sgpmil.slides.annotations.mask import AnnotationMask, rasterise
@@ -138,7 +139,8 @@ def pixel_protocol(
                 measured[name].append(
                     _measure(canvas.ravel(), tissue, truth, _tissue_auc(scores, values), quantise)
                 )
-    note = f"The size of {num_guessed} slides is not known: their canvas ends with the last patch."
+    slides = counted(num_guessed, "slide")
+    note = f"The size of {slides} is not known: the canvas ends with the last patch there."
     return tuple(_row(fold, name, measured[name], note if num_guessed else "") for name in names)
 
 

@@ -118,18 +118,19 @@ def _draw_p_values(
         test = comparison.test(run, metric)
         if test is None or np.isnan(values[place]).all():
             continue
-        is_marked = comparison.is_marked(run, metric)
+        mark = "★ " if comparison.is_marked(run, metric) else ""
+        mark = "☆ " if comparison.is_behind(run, metric) else mark
         p = test.marking_holm
         text = "<0.001" if p < 0.001 else p_value(p)
         axes.annotate(
-            f"★ {text}" if is_marked else text,
+            mark + text,
             (place, float(np.nanmax(values[place]))),
             xytext=(0, 5),
             textcoords="offset points",
             ha="center",
             fontsize=SMALL_SIZE - 1,
-            color="black" if is_marked else GREY,
-            fontweight="bold" if is_marked else "normal",
+            color="black" if mark else GREY,
+            fontweight="bold" if mark else "normal",
         )
     axes.margins(y=0.14)
 
@@ -139,7 +140,8 @@ def _legend(comparison: Comparison) -> str:
         return ""
     return (
         f"Dots: folds, joined by a line. Numbers: p of whether {comparison.reference} is better "
-        f"({comparison.marking}); ★ p < {comparison.alpha:g}."
+        f"({comparison.marking}); ★ p < {comparison.alpha:g}; "
+        f"☆ it is worse, p < {comparison.alpha:g} of the test in the other direction."
     )
 
 

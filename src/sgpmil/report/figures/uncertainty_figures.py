@@ -24,6 +24,7 @@ from sgpmil.evaluation.uncertainty.measures import (
     wrong_slides,
 )
 from sgpmil.evaluation.uncertainty.temperature import Temperature
+from sgpmil.notebook import counted
 from sgpmil.report.figures.canvas import (
     COLOURS,
     GREY,
@@ -343,7 +344,8 @@ def set_figure(metrics: Sequence[SetMetrics]) -> Figure:
     for axes in (upper, lower):
         axes.tick_params(axis="x", length=0)
     figure.legend(fontsize=SMALL_SIZE, frameon=False, loc="outside lower left")
-    title_above(figure, f"Prediction sets of {first.num_slides} slides, by class (95 % intervals)")
+    slides = counted(first.num_slides, "slide")
+    title_above(figure, f"Prediction sets of {slides}, by class (95 % intervals)")
     return figure
 
 

@@ -22,9 +22,9 @@ from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.maps import patch_side
 from sgpmil.explanation.slide_choice import near_slides
 from sgpmil.explanation.slide_explanation import SlideExplanation
+from sgpmil.notebook import counted
 from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import ClassBar
-from sgpmil.report.pages.texts import counted
 from sgpmil.runs.material import RunFacts, RunMaterial, run_facts
 from sgpmil.runs.slide_picture import SlidePicture
 from sgpmil.shapes import UInt8

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 
 import numpy as np
@@ -16,9 +17,10 @@ from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.explanation.confidence import has_posterior
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.models.process_use import ProcessUse
+from sgpmil.notebook import counted
 from sgpmil.options import as_flags
 from sgpmil.report.pages.blocks import Check, CheckList
-from sgpmil.report.pages.texts import counted, format_number, format_range
+from sgpmil.report.pages.texts import format_number, format_range
 from sgpmil.runs.material import RunFacts, RunMaterial
 
 _FEW_OF_A_CLASS = 10
@@ -75,7 +77,11 @@ def _finished(material: RunMaterial) -> Iterator[Check]:
             "… --resume.",
         )
     elif material.run:
-        yield Check("pass", "Folds", f"All {len(material.folds)} folds are done.")
+        yield Check("pass", "Folds", _done(len(material.folds)))
+
+
+def _done(num_folds: int) -> str:
+    return f"All {num_folds} folds are done." if num_folds > 1 else "The only fold is done."
 
 
 def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
@@ -244,11 +250,14 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
 def _probabilities(material: RunMaterial) -> Iterator[Check]:
     """Check calibration, and whether errors are less certain, over the slides of all folds."""
     pooled = pooled_table([fold.test for fold in material.folds])
-    ece = expected_calibration_error(pooled.probs, pooled.labels)
-    low, high = calibrated_ece(pooled.probs)
+    known = [table for table in (fold.test.labelled() for fold in material.folds) if len(table)]
+    # The mean of folds, as everywhere: the ECE of slides of several models together is another.
+    ece = fmean(expected_calibration_error(table.probs, table.labels) for table in known)
+    low, high = calibrated_ece(*(table.probs for table in known))
+    folds = f", mean of {len(known)} folds" if len(known) > 1 else ""
     finding = (
         f"Confidence and accuracy differ by {format_number(ece, 2)} "
-        f"(ECE, {counted(len(pooled), 'slide')}). "
+        f"(ECE{folds}, {counted(len(pooled), 'slide')}). "
         f"By chance it would be {format_range(low, high, 2)} of a calibrated model with these "
         "probabilities (95 %)"
     )

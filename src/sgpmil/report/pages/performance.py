@@ -17,6 +17,7 @@ from sgpmil.evaluation.uncertainty.analysis import (
 )
 from sgpmil.evaluation.uncertainty.error_detection import ErrorDetection, error_detection
 from sgpmil.evaluation.uncertainty.measures import COVERAGES, UNCERTAINTY_MEASURES
+from sgpmil.notebook import counted
 from sgpmil.report.figures.curves import (
     confusion_figure,
     precision_recall_figure,
@@ -30,7 +31,7 @@ from sgpmil.report.figures.uncertainty_figures import (
     temperature_figure,
 )
 from sgpmil.report.pages.blocks import Block, DataImage, Pictures, Prose, Section, Table, plot_image
-from sgpmil.report.pages.texts import counted, format_mean, format_number, format_range, metric_name
+from sgpmil.report.pages.texts import format_mean, format_number, format_range, metric_name
 
 _SHOWN = ("auc", "balanced_accuracy", "average_precision", "f1", "ece", "nll")
 
@@ -102,8 +103,13 @@ def calibration_section(
     )
     caption = (
         "Of a calibrated model, the share of right slides at each confidence is that confidence: "
-        "the dots lie on the diagonal. The slides of all folds together."
+        "the dots lie on the diagonal."
     )
+    if len(tests) > 1:
+        caption += (
+            " The slides of all folds together: the ECE and ACE above the diagram are of all of "
+            "them, those of tables and checks the means of folds."
+        )
     table = Table(
         ("Fold", "Brier score", "Reliability (less is better)", "Resolution", "Uncertainty"),
         rows,

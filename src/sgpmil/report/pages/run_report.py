@@ -17,6 +17,7 @@ from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.explanation.attention_posterior import attention_posteriors
 from sgpmil.explanation.confidence import has_posterior, run_sets
 from sgpmil.explanation.run_explanation import ExplainOptions, explain
+from sgpmil.notebook import counted
 from sgpmil.report.pages.blocks import Block, Check, CheckList, KeyFigure, Prose, Section, Table
 from sgpmil.report.pages.checks import run_checks
 from sgpmil.report.pages.performance import (
@@ -34,7 +35,7 @@ from sgpmil.report.pages.provenance import (
 )
 from sgpmil.report.pages.rendering import write_page
 from sgpmil.report.pages.slides import prototype_section, slide_list_section, slides_section
-from sgpmil.report.pages.texts import counted, format_number, format_range, metric_name
+from sgpmil.report.pages.texts import format_number, format_range, metric_name
 from sgpmil.runs.material import MaterialOptions, RunFacts, RunMaterial, run_facts
 
 

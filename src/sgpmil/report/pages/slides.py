@@ -11,6 +11,7 @@ from sgpmil.explanation.prototypes import PrototypeExplanation, PrototypeSummary
 from sgpmil.explanation.run_explanation import Explanation
 from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
 from sgpmil.models.process_use import ProcessUse
+from sgpmil.notebook import counted
 from sgpmil.report.figures.map_figures import attention_map_figure
 from sgpmil.report.figures.prototype_map import label_map_figure
 from sgpmil.report.figures.prototype_sheet import MOST, prototype_sheet, read_pictures
@@ -25,7 +26,7 @@ from sgpmil.report.pages.blocks import (
     photo_image,
 )
 from sgpmil.report.pages.case_links import case_address
-from sgpmil.report.pages.texts import counted, format_number
+from sgpmil.report.pages.texts import format_number
 from sgpmil.runs.material import RunMaterial
 
 _LONGEST = 900

@@ -36,16 +36,6 @@ def format_mean(values: Sequence[float], digits: int = 3) -> str:
     return format_number(math.fsum(defined) / len(defined), digits) if defined else _DASH
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """Write a number of things.
-
-    Example:
-        >>> counted(1, "slide"), counted(2048, "slide"), counted(2, "class", "classes")
-        ('1 slide', '2,048 slides', '2 classes')
-    """
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
-
-
 def metric_name(name: str) -> str:
     """Name a metric at the start of a cell or a sentence.
 

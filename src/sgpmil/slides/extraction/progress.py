@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
+from sgpmil.notebook import counted
 from sgpmil.progress import ProgressBar, progress_bar
 from sgpmil.slides.extraction.jobs import SlideOutcome
 
@@ -51,7 +52,11 @@ class ExtractionProgress:
         if outcome.status == "failed":
             self._bar.say(f"{outcome.slide_id} failed.")  # the reasons follow together at the end
         elif outcome.status in ("done", "empty"):
-            patches = f"{outcome.num_patches:,} patches" if outcome.num_patches else "no tissue"
+            patches = (
+                counted(outcome.num_patches, "patch", "patches")
+                if outcome.num_patches
+                else "no tissue"
+            )
             left = f", {self._bar.time_left}" if self._bar.time_left else ""
             self._bar.log(f"{self._bar.count} slides{left}: {outcome.slide_id}, {patches}")
 
