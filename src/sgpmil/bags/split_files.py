@@ -22,7 +22,7 @@ from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import LabelTable, clean_slide_id, find_column
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.tables import TextTable, listed, read_table
-from sgpmil.errors import LabelError, SplitError
+from sgpmil.errors import LabelError, SplitError, damage_as
 
 _CLAM_NAME = re.compile(r"splits?_(\d+)(_bool)?\.csv")
 _FOLD_COLUMN = re.compile(r"fold_?(\d+)")
@@ -51,6 +51,11 @@ def read_splits(path: Path, table: LabelTable | None = None) -> tuple[Fold, ...]
     Raises:
         SplitError: There is no split, or it cannot be read.
     """
+    with damage_as(SplitError, "splits", path, "Give a split file, or make one."):
+        return _read_splits(path, table)
+
+
+def _read_splits(path: Path, table: LabelTable | None) -> tuple[Fold, ...]:
     if path.is_dir():
         return _read_folder(path, table)
     if path.suffix.lower() == ".json":

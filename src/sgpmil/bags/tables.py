@@ -6,13 +6,15 @@ cell is read as text.
 
 import csv
 import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.errors import LabelError, SgpmilError
+from sgpmil.bags.readers.own_data import refuse_inflated_zip
+from sgpmil.errors import LabelError, SgpmilError, damage_as
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_MOST_CELLS = 2**22
+"""Cells of the largest workbook that is read: four million."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
@@ -59,13 +61,8 @@ def read_table(path: Path, error: type[SgpmilError] = LabelError) -> TextTable:
             f"Expected a .csv, .tsv or .xlsx table, but got '{path.name}' ({path}). "
             "Save it as one of these."
         )
-    try:
-        rows = _xlsx_rows(path) if suffix == ".xlsx" else _text_rows(path)
-    except (OSError, csv.Error, UnicodeError, zipfile.BadZipFile, KeyError, ValueError) as cause:
-        raise error(
-            f"Expected a readable table, but got '{cause}' ({path}). Save it again as UTF-8 CSV."
-        ) from cause
-    rows = [row for row in rows if any(row)]
+    with damage_as(error, "a readable table", path, "Save it again as UTF-8 CSV."):
+        rows = _xlsx_rows(path, error) if suffix == ".xlsx" else _text_rows(path)
     if not rows:
         raise error(f"Expected a table with a header, but got an empty one ({path}). Fill it.")
     header = rows[0]
@@ -112,16 +109,32 @@ def _text_rows(path: Path) -> list[list[str]]:
         separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
         reader = csv.reader(file, delimiter=separator, strict=True)
         # A cell that spans lines becomes one line: ids and labels never hold a break.
-        return [[" ".join(cell.split()) for cell in row] for row in reader]
+        rows = ([" ".join(cell.split()) for cell in row] for row in reader)
+        return [row for row in rows if any(row)]
 
 
-def _xlsx_rows(path: Path) -> list[list[str]]:
+def _xlsx_rows(path: Path, error: type[SgpmilError]) -> list[list[str]]:
     import openpyxl
 
+    refuse_inflated_zip(path, error)
     workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
-        rows = workbook.worksheets[0].iter_rows(values_only=True)
-        return [[_cell_text(cell) for cell in row] for row in rows]
+        sheet = workbook.worksheets[0]
+        sheet.reset_dimensions()  # what the file claims; rows would be filled up to it
+        rows, num_cells = [], 0
+        for row in sheet.iter_rows(values_only=True):
+            # A cell far down or far to the right makes as many empty ones before it.
+            num_cells += 1 + len(row)
+            if num_cells > _MOST_CELLS:
+                raise error(
+                    f"Expected a table of at most {_MOST_CELLS} cells, empty ones included, but "
+                    f"got more ({path}). Remove what stands far below or beside it, or save it "
+                    "as CSV."
+                )
+            cells = [_cell_text(cell) for cell in row]
+            if any(cells):
+                rows.append(cells)
+        return rows
     finally:
         workbook.close()
 
