@@ -1,12 +1,16 @@
 """Names of files, files that are written whole or not at all, and digests of their content."""
 
+import glob
 import hashlib
 import os
+import platform
 import re
+import shutil
 import unicodedata
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -14,6 +18,8 @@ from sgpmil.errors import SgpmilError
 
 _BLOCK = 2**16
 _BLOCKS = 64
+
+_OWNER = re.compile(r"\.(?P<system>[0-9a-f]{6})-(?P<process>[0-9]+)\.[0-9a-f]{8}\.tmp$")
 
 _LONGEST_NAME = 200
 """Bytes of a file name without suffix: systems allow 255 for the whole of it."""
@@ -138,8 +144,55 @@ def content_digest(path: Path) -> str:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return a new hidden name in the same folder, so that renaming to `path` is one step."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    """Return a new hidden name in the same folder, so that renaming to `path` is one step.
+
+    It names this process, so that `remove_leftovers` knows when nobody writes to it any more.
+    """
+    return path.with_name(f".{path.name}.{_system()}-{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of a file or folder: beside it, and in it.
+
+    Files that a living process of this or another machine may still write stay.
+
+    Args:
+        path: A file, or a folder with all below it.
+    """
+    found = list(path.parent.glob(f".{glob.escape(path.name)}.*.tmp")) if path.name else []
+    if path.is_dir():
+        found += path.rglob(".*.tmp")
+    for leftover in found:
+        owner = _OWNER.search(leftover.name)
+        if owner is None or owner["system"] != _system() or _is_alive(int(owner["process"])):
+            continue
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                leftover.unlink()
+
+
+@cache
+def _system() -> str:
+    """Return a short name of this machine since it started, and of its group of processes."""
+    parts = [platform.node()]
+    for file in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        with suppress(OSError):
+            parts.append(os.readlink(file) if file.endswith("pid") else Path(file).read_text())
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:6]
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 @contextmanager

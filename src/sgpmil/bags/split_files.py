@@ -9,8 +9,6 @@ STAMP           `splits.json` with lists of patients
 ==============  ==================================================================
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from typing import Any
 from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import LabelTable, clean_slide_id, find_column
 from sgpmil.bags.splits import Fold
-from sgpmil.bags.tables import TextTable, listed, read_table
+from sgpmil.bags.tables import TextTable, listed, read_table, sheet_text
 from sgpmil.errors import LabelError, SplitError, damage_as
 
 _CLAM_NAME = re.compile(r"splits?_(\d+)(_bool)?\.csv")
@@ -212,8 +210,5 @@ def _patients(split: Any, part: str) -> list[Any]:
 
 
 def _clam_text(fold: Fold) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("train", "val", "test"))
-    writer.writerows(zip_longest(fold.train, fold.val, fold.test, fillvalue=""))
-    return text.getvalue()
+    rows = zip_longest(fold.train, fold.val, fold.test, fillvalue="")
+    return sheet_text(("train", "val", "test"), rows)

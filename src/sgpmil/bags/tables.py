@@ -5,9 +5,12 @@ cell is read as text.
 """
 
 import csv
+import io
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from sgpmil.bags.readers.own_data import refuse_inflated_zip
 from sgpmil.errors import LabelError, SgpmilError, damage_as
@@ -15,7 +18,7 @@ from sgpmil.errors import LabelError, SgpmilError, damage_as
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _MOST_CELLS = 2**22
 """Cells of the largest workbook that is read: four million."""
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,43 @@ def from_spreadsheet(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+class SheetWriter:
+    """Writes rows as CSV in which a spreadsheet finds no formula; `read_table` reads them back.
+
+    Args:
+        file: Open text file.
+        lineterminator: End of a line.
+    """
+
+    def __init__(self, file: io.TextIOBase | IO[str], lineterminator: str = "\n") -> None:
+        self._writer = csv.writer(file, lineterminator=lineterminator)
+
+    def writerow(self, row: Iterable[object]) -> None:
+        """Write a row; None is an empty cell."""
+        self._writer.writerow(
+            [to_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row]
+        )
+
+    def writerows(self, rows: Iterable[Iterable[object]]) -> None:
+        """Write rows."""
+        for row in rows:
+            self.writerow(row)
+
+
+def sheet_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a header and rows as CSV in which a spreadsheet finds no formula.
+
+    Example:
+        >>> sheet_text(["slide_id"], [["=1+1"], [2]]).splitlines()
+        ['slide_id', "'=1+1", '2']
+    """
+    text = io.StringIO()
+    writer = SheetWriter(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def _text_rows(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = file.readline()
@@ -109,7 +149,7 @@ def _text_rows(path: Path) -> list[list[str]]:
         separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
         reader = csv.reader(file, delimiter=separator, strict=True)
         # A cell that spans lines becomes one line: ids and labels never hold a break.
-        rows = ([" ".join(cell.split()) for cell in row] for row in reader)
+        rows = ([from_spreadsheet(" ".join(cell.split())) for cell in row] for row in reader)
         return [row for row in rows if any(row)]
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import content_of
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import file_name, remove_leftovers, write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold
@@ -293,6 +293,7 @@ class Run:
                     )
                 if resume:
                     run = Run.open(path)
+                    remove_leftovers(path)
                     changed = changed_slides(run.slides or slides or {}, slides or {})
                     refuse_other_settings(path, run.settings, settings, changed)
                     write_splits(folds, run.splits_path, overwrite=True)
@@ -341,7 +342,7 @@ class Run:
     def folds(self) -> Mapping[str, RunFold]:
         """The folds by name, in their order."""
         return {
-            name: RunFold(name, self.path / f"fold-{name}", self)
+            name: RunFold(name, self.path / f"fold-{file_name(name)}", self)
             for name in self.description["folds"]
         }
 

@@ -94,12 +94,13 @@ class FoldFiles:
             content = _of_lightning(content) if "format_version" not in content else content
         except Exception as error:  # a damaged file fails in many ways
             raise self.not_resumable(error) from error
-        if content["format_version"] > _FORMAT_VERSION:
+        version = content["format_version"]
+        if isinstance(version, int) and version > _FORMAT_VERSION:
             raise CheckpointError(
-                f"{path} has format version {content['format_version']}, but this sgpmil reads up "
-                f"to {_FORMAT_VERSION}. Upgrade sgpmil."
+                f"{path} has format version {version}, but this sgpmil reads up to "
+                f"{_FORMAT_VERSION}. Upgrade sgpmil."
             )
-        return content
+        return dict(content)
 
     @property
     def last(self) -> Path | None:

@@ -5,7 +5,6 @@ changes a verdict names the version that was seen, so that nobody overwrites wha
 Every version stays in the history.
 """
 
-import csv
 import io
 import json
 import sqlite3
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sgpmil.bags.tables import SheetWriter
 from sgpmil.errors import SgpmilError
 
 Verdict = Literal["agree", "disagree", "unsure"]
@@ -24,8 +24,6 @@ VERDICTS: tuple[str, ...] = get_args(Verdict)
 MOST_NOTE, MOST_NAME, MOST_REGIONS, MOST_POINTS = 10_000, 100, 200, 2_000
 """Largest note and name in letters, most regions of a verdict and most corners of a region."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Beginnings of a cell that a spreadsheet would run."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdicts (
@@ -256,13 +254,13 @@ def reviews_csv(reviews: Iterable[Review], labels: dict[str, str]) -> str:
         labels: Label of each case, where known.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = SheetWriter(text)
     names = ("slide", "reviewer", "verdict", "note", "regions", "predicted", "probability")
     writer.writerow([*names, "label", "version", "saved"])
     for one in reviews:
         cells = (one.slide, one.reviewer, one.verdict, one.note, len(one.regions), one.predicted)
         last = (f"{one.probability:.6f}", labels.get(one.slide, ""), one.version, one.saved)
-        writer.writerow([_harmless(cell) for cell in (*cells, *last)])
+        writer.writerow((*cells, *last))
     return text.getvalue()
 
 
@@ -291,8 +289,3 @@ def reviews_geojson(reviews: Iterable[Review]) -> str:
         for ring in one.regions
     ]
     return json.dumps({"type": "FeatureCollection", "features": features}, indent=1)
-
-
-def _harmless(cell: object) -> object:
-    """Keep a spreadsheet from taking text for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
