@@ -7,6 +7,7 @@
     attention/<slide>.h5   scores of the instances
 """
 
+import io
 import json
 import os
 import shutil
@@ -193,7 +194,9 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
     """
     import h5py
 
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    # In memory first: on a full disk HDF5 would end in an error of its own.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         for name in SCORE_ARRAYS:
             if (array := getattr(scores, name)) is not None:
                 file.create_dataset(name, data=array)
@@ -203,6 +206,8 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
                 coords.attrs["patch_size_level0"] = scores.patch_size
         if scores.instance_labels is not None:
             file.create_dataset("instance_labels", data=scores.instance_labels.astype(np.int64))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:

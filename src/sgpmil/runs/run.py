@@ -31,7 +31,7 @@ from sgpmil.bags.dataset import content_of
 from sgpmil.bags.files import file_name, remove_leftovers, write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
-from sgpmil.bags.splits import Fold
+from sgpmil.bags.splits import Fold, unused_slides
 from sgpmil.errors import PredictionError, RunFolderError, SplitError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import check_own_test_slides
@@ -235,7 +235,10 @@ class RunFold:
             provenance = self.provenance(test, encoders)
             write_prediction_folder(self.path, test.predictions, test.target, provenance=provenance)
         except OSError as error:
-            raise RunFolderError(f"Could not write to {self.path}: {error}.") from error
+            raise RunFolderError(
+                f"Expected to write to {self.path}, but got '{error.strerror or error}'. Free some "
+                "space, or allow writing there; `resume=True` continues the run."
+            ) from error
 
     def _require_done(self) -> None:
         if not self.is_done:
@@ -371,6 +374,15 @@ class Run:
         return {
             name: replace(fold, name=name) for name, fold in zip(self.folds, found, strict=True)
         }
+
+    @property
+    def unused_slides(self) -> Mapping[str, tuple[str, ...]]:
+        """Slides of the data that are in no part of a fold, by the fold's name.
+
+        Raises:
+            SplitError: The splits cannot be read.
+        """
+        return unused_slides(tuple(self.splits.values()), tuple(self.slides))
 
     @property
     def settings(self) -> Mapping[str, Any]:
