@@ -4,6 +4,11 @@ Each message is one sentence: what was expected, what was found, where, and what
 command line prints it without a traceback and exits with code 2.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LONGEST_REASON = 200
+
 
 class SgpmilError(Exception):
     """Base of every error that a user can cause."""
@@ -71,3 +76,54 @@ class ClusterError(SgpmilError):
 
 class MissingPartError(SgpmilError):
     """An optional part of the package is not installed."""
+
+
+@contextmanager
+def damage_as(kind: type[SgpmilError], expected: str, where: object, advice: str) -> Iterator[None]:
+    """Turn whatever the block raises into one sentence about the file that it reads.
+
+    Libraries answer damaged content with any exception. Errors of this package pass unchanged.
+
+    Args:
+        kind: Error to raise.
+        expected: What the file should be, such as "a readable table".
+        where: The file.
+        advice: What to do.
+
+    Raises:
+        SgpmilError: The block raised an exception; of the type `kind`.
+
+    Example:
+        >>> try:
+        ...     with damage_as(BagError, "a number", "a.txt", "Write one."):
+        ...         float("x")
+        ... except BagError as error:
+        ...     print(error)
+        Expected a number, but got "could not convert string to float: 'x'" (a.txt). Write one.
+    """
+    try:
+        yield
+    except SgpmilError:
+        raise
+    except Exception as error:
+        text = reason_of(error)
+        quoted = f'"{text}"' if "'" in text else f"'{text}'"
+        raise kind(f"Expected {expected}, but got {quoted} ({where}). {advice}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Say in one short line what an exception says.
+
+    Example:
+        >>> reason_of(KeyError()), reason_of(ValueError("no   number"))
+        ('KeyError', 'no number')
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "content that is nested too deeply"
+    words = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"content that does not fit into memory {words}".strip()
+    text = words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]} …"
+    return text or type(error).__name__

@@ -57,7 +57,7 @@ def test_opening_reads_no_features(folder, labels, monkeypatch):
     def refuse(*args):
         raise AssertionError("features were read")
 
-    monkeypatch.setattr("sgpmil.bags.sources.read_raw", refuse)
+    monkeypatch.setattr("sgpmil.bags.readers.formats.read_raw", refuse)
     dataset = read_bags(folder, labels)
     assert dataset.num_instances == (1, 2, 3)
     with pytest.raises(AssertionError):

@@ -13,6 +13,7 @@ from sgpmil.bags.splits import (
     MissingSlideWarning,
     PlaceholderCaseWarning,
     SharedCaseWarning,
+    UnusedSlideWarning,
     cases_of,
     check_folds,
     divide,
@@ -113,6 +114,8 @@ def test_impossible_monte_carlo(numbers):
     with pytest.raises(SplitError, match="Expected at least 1 fold"):
         make_monte_carlo(_table([1] * 20), **numbers)
 
+
+pytestmark = pytest.mark.filterwarnings("ignore::sgpmil.bags.splits.UnusedSlideWarning")
 
 TABLE = LabelTable(("a", "b", "c", "d", "e"), ("p", "p", "q", "r", "t"), ("0", "0", "1", "1", "2"))
 
@@ -282,3 +285,19 @@ def test_slides_follow_where_patients_have_several():
 def test_too_few_patients():
     with pytest.raises(SplitError, match=r"at least 5 patients of class '1'.*got 4"):
         divide(_cases(9, 4), [0.2] * 5, np.random.default_rng(0))
+
+
+def test_slides_in_no_part_are_counted_and_named():
+    table = LabelTable(tuple("abcdef"), tuple("abcdef"), ("0", "1", "0", "1", "0", "1"))
+    whole = Fold("0", ("a", "b"), ("c", "d"), ("e", "f"))
+    some = Fold("1", ("a", "b"), (), ("c", "d"))
+    with pytest.warns(UnusedSlideWarning, match=r"^2 slides are in no part of fold 1: 'e', 'f'\.$"):
+        check_folds([whole, some], table)
+    with pytest.warns(UnusedSlideWarning, match=r"2 slides are in no part of any fold: 'e', 'f'"):
+        check_folds([some, Fold("2", ("c", "d"), (), ("a", "b"))], table)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_complete_split_says_nothing():
+    table = LabelTable(tuple("abcd"), tuple("abcd"), ("0", "1", "0", "1"))
+    check_folds([Fold("0", ("a", "b"), (), ("c", "d"))], table)

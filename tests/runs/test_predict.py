@@ -198,6 +198,7 @@ def test_slides_that_were_trained_on_calibrate_nothing(made, tmp_path):
         )
 
 
+@pytest.mark.filterwarnings("ignore::sgpmil.bags.splits.UnusedSlideWarning")
 def test_slides_of_a_patient_who_was_trained_on_are_left_out(tmp_path):
     labels = write_bags(tmp_path / "features", 12)
     rows = labels.read_text().splitlines()

@@ -128,7 +128,7 @@ def test_unusable_instance_scores(tmp_path):
     with h5py.File(path, "w") as file:
         file["attention_mean"] = np.ones(3)
         file.create_group("attention_std")
-    with pytest.raises(PredictionError, match="cannot be read"):
+    with pytest.raises(PredictionError, match="'attention_std'"):
         read_instance_scores(path)
     with h5py.File(path, "w") as file:
         file["attention_mean"] = np.ones(3)

@@ -185,7 +185,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(prediction_folder, "write_instance_scores", full)
-    with pytest.raises(RunFolderError, match=r"Could not write to .*fold-0.*No space left"):
+    with pytest.raises(RunFolderError, match=r"Expected to write to .*fold-0.*No space left"):
         run.folds["0"].write(table())
     # The table is written last: the fold is not taken as done.
     assert not run.folds["0"].is_done

@@ -271,6 +271,7 @@ def test_a_patient_in_two_parts_is_refused_or_warned_of():
     assert found.predictions[0].slide_ids == FOLDS[0].test
 
 
+@pytest.mark.filterwarnings("ignore::sgpmil.bags.splits.UnusedSlideWarning")
 def test_slides_without_bags_are_refused_or_left_out():
     split = replace(FOLDS[0], test=("s0", "gone", "s1"))
     with pytest.raises(SplitError, match="gone"):
@@ -331,6 +332,7 @@ def test_folds_without_validation_cannot_choose_the_best_epoch():
         run_all(folds=FOLDS[:1], select="best")
 
 
+@pytest.mark.filterwarnings("ignore::sgpmil.bags.splits.UnusedSlideWarning")
 def test_a_fold_that_trains_on_one_class_is_refused():
     one_class = Fold("0", ("s0", "s2", "s4"), (), ("s6",))
     with pytest.raises(LabelError, match="at least two classes"):

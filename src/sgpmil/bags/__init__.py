@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         MissingSlideWarning,
         PlaceholderCaseWarning,
         SharedCaseWarning,
+        UnusedSlideWarning,
         check_folds,
         make_kfold,
         make_monte_carlo,
@@ -77,6 +78,7 @@ else:
             "split_files": "read_splits write_splits",
             "splits": (
                 "Fold MissingSlideWarning PlaceholderCaseWarning SharedCaseWarning "
+                "UnusedSlideWarning "
                 "check_folds make_kfold make_monte_carlo"
             ),
             "store": "PackedStore is_store",
@@ -111,6 +113,7 @@ __all__ = [
     "SkippedSlideWarning",
     "Target",
     "UnreadableSlide",
+    "UnusedSlideWarning",
     "check_folds",
     "class_order",
     "detect_format",

@@ -37,7 +37,7 @@ class Bag:
 
     Raises:
         EmptyBagError: There are no instances.
-        BagError: A shape is wrong, or a feature is NaN or infinite.
+        BagError: A shape is wrong, a feature is NaN or infinite, or the patch side is no side.
 
     Example:
         >>> Bag(torch.ones(3, 2), slide_id="a").num_instances
@@ -243,6 +243,11 @@ def _check_shapes(bag: Bag) -> None:
         raise EmptyBagError(f"Expected at least one instance in '{bag.slide_id}', but got none.")
     if shape[1] == 0:
         raise BagError(f"Expected at least one feature in '{bag.slide_id}', but got none.")
+    if bag.patch_size is not None and bag.patch_size < 1:
+        raise BagError(
+            f"Expected the side of a patch of '{bag.slide_id}' as pixels, 1 or more, but got "
+            f"{bag.patch_size}."
+        )
     if bag.coords is not None and tuple(bag.coords.shape) != (shape[0], 2):
         raise BagError(
             f"Expected coordinates of shape ({shape[0]}, 2) for the {shape[0]} instances of "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
+from sgpmil.bags.files import refuse_unfit_names
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.memory_labels import MemoryLabels
 from sgpmil.bags.sources import BagSource, MemorySource
@@ -62,8 +63,8 @@ class BagDataset:
                 f"Expected each slide once, but got {len(repeated)} more than once: "
                 f"{listed(repeated)}. Rename or remove the copies."
             )
-        # Slide names become file names; one like "../x" would be written somewhere else.
-        unfit = [s for s in self.slide_ids if s in ("", ".", "..") or Path(s).name != s]
+        refuse_unfit_names(self.slide_ids, BagError, "the data set")
+        unfit = [s for s in self.slide_ids if s in (".", "..") or Path(s).name != s]
         if unfit:
             raise BagError(
                 f"Expected slide names that can be file names, but got {len(unfit)} that cannot: "

@@ -1,14 +1,125 @@
-"""Files that are written whole or not at all, and digests of their content."""
+"""Names of files, files that are written whole or not at all, and digests of their content."""
 
+import glob
 import hashlib
 import os
+import platform
+import re
+import shutil
+import unicodedata
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
+
+from sgpmil.errors import SgpmilError
 
 _BLOCK = 2**16
 _BLOCKS = 64
+
+_OWNER = re.compile(r"\.(?P<system>[0-9a-f]{6})-(?P<process>[0-9]+)\.[0-9a-f]{8}\.tmp$")
+
+_LONGEST_NAME = 200
+"""Bytes of a file name without suffix: systems allow 255 for the whole of it."""
+_UNSAFE = re.compile(r"""[\x00-\x1f\x7f"%*/:<>?\\|]|^\.|[. ]$""")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9\xb9\xb2\xb3]|lpt[0-9\xb9\xb2\xb3])(\..*)?", re.I)
+"""Names that Windows keeps for devices, whatever their suffix."""
+
+
+def file_name(identifier: str) -> str:
+    """Make a file name, without suffix, of the name of a slide, a case or a fold.
+
+    It is the name itself where every system can have a file of that name. Other characters become
+    percent signs and numbers, as in web addresses, so that it never leaves its folder, two names
+    never give one file (on systems that tell a from A), and `identifier_of` gives it back.
+
+    Raises:
+        SgpmilError: The name is empty, too long, or holds characters that no text has.
+
+    Example:
+        >>> file_name("TCGA-22 1.A"), file_name("../x"), file_name("con.1"), file_name("50%")
+        ('TCGA-22 1.A', '%2E.%2Fx', '%63on.1', '50%25')
+    """
+    fault = name_fault(identifier)
+    if fault:
+        raise SgpmilError(
+            f"Expected a name that can be a file's, but got {identifier[:80]!r}, which {fault}. "
+            "Rename it."
+        )
+    return _encoded(identifier)
+
+
+def identifier_of(name: str) -> str:
+    """Return the name that `file_name` made a file name of.
+
+    Example:
+        >>> identifier_of("%2E.%2Fx")
+        '../x'
+    """
+    return unquote(name, errors="strict")
+
+
+def name_fault(identifier: str) -> str:
+    """Say why a name cannot be a slide's, as "is empty"; empty where it can.
+
+    Example:
+        >>> name_fault("slide 1"), name_fault(chr(0))
+        ('', 'holds control characters')
+    """
+    if not identifier.strip():
+        return "is empty"
+    if any(unicodedata.category(character) == "Cc" for character in identifier):
+        return "holds control characters"
+    try:
+        encoded = _encoded(identifier)
+    except UnicodeEncodeError:
+        return "holds characters that no text has"
+    size = len(encoded.encode())
+    return f"takes {size} of at most {_LONGEST_NAME} bytes" if size > _LONGEST_NAME else ""
+
+
+def refuse_unfit_names(names: Iterable[str], kind: type[SgpmilError], where: str) -> None:
+    """Refuse names that cannot be a slide's.
+
+    Args:
+        names: The names.
+        kind: Error to raise.
+        where: Place of the names, for the message.
+
+    Raises:
+        SgpmilError: A name is empty, too long, or holds control characters; of the type `kind`.
+    """
+    faults = [(name, fault) for name in names if (fault := name_fault(name))]
+    if faults:
+        name, fault = faults[0]
+        raise kind(
+            f"Expected names of slides that can be file names, but got {len(faults)} that cannot, "
+            f"the first {name[:80]!r}, which {fault} ({where}). Rename them."
+        )
+
+
+def printable_name(name: str) -> str:
+    """Return a name on disk as text that can be printed and stored, whatever its bytes are.
+
+    Example:
+        >>> printable_name("slide"), len(printable_name(chr(0xDCFF)))
+        ('slide', 4)
+    """
+    return os.fsencode(name).decode("utf-8", errors="backslashreplace")
+
+
+def _encoded(identifier: str) -> str:
+    text = _UNSAFE.sub(lambda found: _escaped(found[0]), identifier)
+    if not unicodedata.is_normalized("NFC", identifier):
+        # macOS takes both spellings of a letter with an accent for one name.
+        text = "".join(c if c.isascii() else _escaped(c) for c in text)
+    return f"{_escaped(text[0])}{text[1:]}" if _DEVICE.fullmatch(text) else text
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
 def content_digest(path: Path) -> str:
@@ -33,8 +144,55 @@ def content_digest(path: Path) -> str:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Return a new hidden name in the same folder, so that renaming to `path` is one step."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    """Return a new hidden name in the same folder, so that renaming to `path` is one step.
+
+    It names this process, so that `remove_leftovers` knows when nobody writes to it any more.
+    """
+    return path.with_name(f".{path.name}.{_system()}-{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of a file or folder: beside it, and in it.
+
+    Files that a living process of this or another machine may still write stay.
+
+    Args:
+        path: A file, or a folder with all below it.
+    """
+    found = list(path.parent.glob(f".{glob.escape(path.name)}.*.tmp")) if path.name else []
+    if path.is_dir():
+        found += path.rglob(".*.tmp")
+    for leftover in found:
+        owner = _OWNER.search(leftover.name)
+        if owner is None or owner["system"] != _system() or _is_alive(int(owner["process"])):
+            continue
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                leftover.unlink()
+
+
+@cache
+def _system() -> str:
+    """Return a short name of this machine since it started, and of its group of processes."""
+    parts = [platform.node()]
+    for file in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        with suppress(OSError):
+            parts.append(os.readlink(file) if file.endswith("pid") else Path(file).read_text())
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:6]
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 @contextmanager

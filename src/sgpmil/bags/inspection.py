@@ -14,7 +14,7 @@ import torch
 
 from sgpmil.bags.class_scales import find_scale
 from sgpmil.bags.labels import LabelTable
-from sgpmil.bags.readers.formats import BagFile, find_bag_files, peek_bag, read_raw
+from sgpmil.bags.readers.formats import BagFile, find_bag_files
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.reading import is_packed_npz, read_packed_npz
 from sgpmil.bags.sources import BagSource
@@ -225,13 +225,13 @@ def _slides(folder: Path) -> tuple[list[_Slide], LabelTable | None]:
 
 
 def _read_file(file: BagFile) -> tuple[BagHeader, bool]:
-    raw = read_raw(file.path, file.format)
-    return peek_bag(file.path, file.format), bool(torch.isfinite(raw.features).all())
+    raw = file.read()
+    return file.peek(), bool(torch.isfinite(raw.features).all())
 
 
 def _read_stored(source: BagSource, slide_id: str) -> tuple[BagHeader, bool]:
-    source.read(slide_id)
-    return source.header(slide_id), True
+    bag = source.read(slide_id)
+    return source.header(slide_id), bool(torch.isfinite(bag.features).all())
 
 
 def _instance_counts(counts: Sequence[int]) -> InstanceCounts:

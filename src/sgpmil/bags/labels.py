@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from sgpmil.bags.files import refuse_unfit_names
 from sgpmil.bags.label_kind import doubt_of_classes, plain_numbers
 from sgpmil.bags.readers.numpy_files import load_npy
 from sgpmil.bags.tables import TextTable, listed, read_table
 from sgpmil.bags.target import ClassTarget, Target
-from sgpmil.errors import LabelError
+from sgpmil.errors import LabelError, damage_as
 
 _What = Literal["slide", "case", "label"]
 
@@ -97,7 +98,7 @@ class LabelTable:
             there is no table.
 
     Raises:
-        LabelError: The lengths differ, or a slide is named twice.
+        LabelError: The lengths differ, a slide is named twice, or a name cannot be a file's.
 
     Example:
         >>> LabelTable(("a", "b"), ("p", "q"), ("normal", "tumor")).row("b").label
@@ -119,6 +120,7 @@ class LabelTable:
                 f"{sizes[1]} cases and {sizes[2]} labels."
             )
         _refuse_duplicates(self.slide_ids, "")
+        refuse_unfit_names(self.slide_ids, LabelError, "the labels")
         position = {slide_id: row for row, slide_id in enumerate(self.slide_ids)}
         object.__setattr__(self, "_position", position)
 
@@ -196,7 +198,8 @@ def read_labels(
         LabelError: The table is unreadable, a column is not found, or a slide is named twice.
     """
     if path.is_dir():
-        return replace(table_labels(_folder_table(path)), columns="")
+        with damage_as(LabelError, "a folder of labels", path, "Write them again."):
+            return replace(table_labels(_folder_table(path)), columns="")
     return table_labels(
         read_table(path),
         None if slide_table is None else read_table(slide_table),

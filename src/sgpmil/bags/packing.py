@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
-from sgpmil.bags.files import temporary_sibling, write_text
+from sgpmil.bags.files import remove_leftovers, temporary_sibling, write_text
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.store import (
     INDEX_NAME,
@@ -50,6 +50,7 @@ def pack_bags(
         BagError: The path is taken or cannot be written, or a bag is not usable.
     """
     _refuse_taken(path, overwrite)
+    remove_leftovers(path)
     temporary = temporary_sibling(path)
     try:
         temporary.mkdir(parents=True)

@@ -2,13 +2,14 @@
 
 import warnings
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
 from sgpmil.bags.label_kind import spelt_as
@@ -17,11 +18,11 @@ from sgpmil.bags.memory_labels import MemoryLabels, memory_labels
 from sgpmil.bags.packing import pack_bags
 from sgpmil.bags.readers.formats import BagFile, find_bag_files
 from sgpmil.bags.readers.numpy_files import load_npz
-from sgpmil.bags.sources import FolderSource
+from sgpmil.bags.sources import BagSource, FolderSource
 from sgpmil.bags.store import PackedStore, is_store
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, OrdinalTarget
-from sgpmil.errors import BagError, LabelError
+from sgpmil.errors import BagError, LabelError, damage_as
 
 
 class EmptySlideWarning(UserWarning):
@@ -82,7 +83,9 @@ def read_bags(
     if is_store(folder):
         store = PackedStore.open(folder)
         dataset = store.dataset()
-        unusable = {slide.slide_id for slide in store.index.left_out}
+        unusable = set(store.index.slide_ids)
+        if on_bad == "skip":
+            dataset = _without_unreadable(dataset)
     elif is_packed_npz(folder):
         dataset = read_packed_npz(folder)
     else:
@@ -162,7 +165,7 @@ def is_packed_npz(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return "offsets.npy" in archive.namelist()
-    except (zipfile.BadZipFile, OSError):
+    except Exception:  # noqa: BLE001 (whatever an archive is damaged by; reading it says so)
         return False
 
 
@@ -176,7 +179,11 @@ def read_packed_npz(path: Path) -> BagDataset:
     Raises:
         BagError: The file is damaged, or its arrays do not fit together.
     """
-    arrays = load_npz(path)
+    with damage_as(BagError, "packed bags", path, "Write them again."):
+        return _packed_bags(path, load_npz(path))
+
+
+def _packed_bags(path: Path, arrays: Mapping[str, NDArray[Any]]) -> BagDataset:
     absent = sorted({"features", "offsets"} - arrays.keys())
     if absent:
         raise BagError(
@@ -282,7 +289,7 @@ def _without_unreadable(dataset: BagDataset) -> BagDataset:
     good, bad = [], []
     for slide_id in dataset.slide_ids:
         try:
-            dataset.source.read(slide_id)
+            _read_whole(dataset.source, slide_id)
             good.append(slide_id)
         except BagError as error:
             bad.append((slide_id, str(error)))
@@ -290,6 +297,13 @@ def _without_unreadable(dataset: BagDataset) -> BagDataset:
         raise BagError(_bad_message(bad, len(dataset)))
     _warn_skipped(bad, len(dataset))
     return dataset.subset(good)
+
+
+def _read_whole(source: BagSource, slide_id: str) -> None:
+    if isinstance(source, PackedStore):
+        source.checked(slide_id)
+    else:
+        source.read(slide_id)
 
 
 def _through_cache(

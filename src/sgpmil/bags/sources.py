@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.files import content_digest
-from sgpmil.bags.readers.formats import BagFile, peek_bag, read_raw
+from sgpmil.bags.readers.formats import BagFile
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.errors import BagError
 
@@ -60,13 +60,12 @@ class FolderSource:
     def read(self, slide_id: str) -> Bag:
         """Read a bag from its file."""
         file = find_slide(self._files, slide_id)
-        return read_raw(file.path, file.format).to_bag(slide_id, file.path)
+        return file.read().to_bag(slide_id, file.path)
 
     def header(self, slide_id: str) -> BagHeader:
         """Read the shape and attributes of a file, once."""
         if slide_id not in self._headers:
-            file = find_slide(self._files, slide_id)
-            self._headers[slide_id] = peek_bag(file.path, file.format)
+            self._headers[slide_id] = find_slide(self._files, slide_id).peek()
         return self._headers[slide_id]
 
     def stamp(self, slide_id: str) -> str:

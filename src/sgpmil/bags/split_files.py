@@ -9,8 +9,6 @@ STAMP           `splits.json` with lists of patients
 ==============  ==================================================================
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -21,8 +19,8 @@ from typing import Any
 from sgpmil.bags.files import write_text
 from sgpmil.bags.labels import LabelTable, clean_slide_id, find_column
 from sgpmil.bags.splits import Fold
-from sgpmil.bags.tables import TextTable, listed, read_table
-from sgpmil.errors import LabelError, SplitError
+from sgpmil.bags.tables import TextTable, listed, read_table, sheet_text
+from sgpmil.errors import LabelError, SplitError, damage_as
 
 _CLAM_NAME = re.compile(r"splits?_(\d+)(_bool)?\.csv")
 _FOLD_COLUMN = re.compile(r"fold_?(\d+)")
@@ -51,6 +49,11 @@ def read_splits(path: Path, table: LabelTable | None = None) -> tuple[Fold, ...]
     Raises:
         SplitError: There is no split, or it cannot be read.
     """
+    with damage_as(SplitError, "splits", path, "Give a split file, or make one."):
+        return _read_splits(path, table)
+
+
+def _read_splits(path: Path, table: LabelTable | None) -> tuple[Fold, ...]:
     if path.is_dir():
         return _read_folder(path, table)
     if path.suffix.lower() == ".json":
@@ -207,8 +210,5 @@ def _patients(split: Any, part: str) -> list[Any]:
 
 
 def _clam_text(fold: Fold) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("train", "val", "test"))
-    writer.writerows(zip_longest(fold.train, fold.val, fold.test, fillvalue=""))
-    return text.getvalue()
+    rows = zip_longest(fold.train, fold.val, fold.test, fillvalue="")
+    return sheet_text(("train", "val", "test"), rows)

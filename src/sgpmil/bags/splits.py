@@ -2,14 +2,14 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
-from sgpmil.bags.labels import LabelRow, LabelTable
+from sgpmil.bags.labels import LabelRow, LabelTable, clean_slide_id
 from sgpmil.bags.tables import listed
 from sgpmil.errors import SplitError
 from sgpmil.notebook import counted
@@ -24,6 +24,10 @@ class PlaceholderCaseWarning(UserWarning):
 
 class MissingSlideWarning(UserWarning):
     """Slides of a fold were left out, as the caller asked."""
+
+
+class UnusedSlideWarning(UserWarning):
+    """Slides are in no part of a fold."""
 
 
 class SharedCaseWarning(UserWarning):
@@ -170,7 +174,51 @@ def check_folds(
         _check_slides(fold)
         _check_cases(fold, case_of, on_shared_case)
         _check_classes(fold, table)
+    unused = unused_slides(checked, table.slide_ids)
+    if unused:
+        warnings.warn(unused_text(unused, len(checked)), UnusedSlideWarning, stacklevel=2)
     return checked
+
+
+def unused_slides(folds: Sequence[Fold], slide_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the slides that are in no part of a fold, by the fold's name; folds without none.
+
+    Names are compared without the suffixes of slide files, as split files are read.
+
+    Example:
+        >>> unused_slides([Fold("0", train=("a",), val=(), test=("b",))], ["a", "b", "c"])
+        {'0': ('c',)}
+    """
+    found = {}
+    for fold in folds:
+        used = {clean_slide_id(slide_id) for part in _PARTS for slide_id in fold.part(part)}
+        left = tuple(slide_id for slide_id in slide_ids if clean_slide_id(slide_id) not in used)
+        if left:
+            found[fold.name] = left
+    return found
+
+
+def unused_text(unused: Mapping[str, Sequence[str]], num_folds: int) -> str:
+    """Say which slides are in no part of a fold, in one or two sentences.
+
+    Args:
+        unused: Slides by fold, of `unused_slides`.
+        num_folds: Number of all folds.
+
+    Example:
+        >>> unused_text({"0": ["c"]}, 2)
+        "1 slide is in no part of fold 0: 'c'."
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, slides in unused.items():
+        groups.setdefault(tuple(slides), []).append(name)
+    sentences = []
+    for slides, names in groups.items():
+        folds = f"fold{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        where = "any fold" if len(names) == num_folds > 1 else folds
+        count = f"{len(slides)} slides are" if len(slides) > 1 else "1 slide is"
+        sentences.append(f"{count} in no part of {where}: {listed(slides)}.")
+    return " ".join(sentences)
 
 
 def _known_part(fold: Fold, table: LabelTable, allow_missing: bool) -> Fold:

@@ -18,10 +18,12 @@ as many for fresh memory, cost more than the disk.
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,9 @@ from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.sources import find_slide
+from sgpmil.bags.tables import listed
 from sgpmil.bags.target import Label, Target, read_target
-from sgpmil.errors import BagError
+from sgpmil.errors import BagError, damage_as
 
 INDEX_NAME = "index.json"
 """Name of the file that makes a folder a packed store."""
@@ -42,6 +45,7 @@ INDEX_NAME = "index.json"
 _KIND = "sgpmil-packed-bags"
 _VERSION = 2
 _READERS = 4
+_MOST_ROWS = 2**40
 _MOST_BYTES = 2**30
 """Bytes of one call: systems read no more than two gibibytes at a time."""
 
@@ -103,6 +107,12 @@ class StoreIndex:
     left_out: tuple[LeftOutSlide, ...] = ()
 
     @property
+    def slide_ids(self) -> tuple[str, ...]:
+        """Names of all slides, those that could not be used last."""
+        packed = [slide.slide_id for slide in self.slides]
+        return (*packed, *(slide.slide_id for slide in self.left_out))
+
+    @property
     def num_rows(self) -> int:
         """Number of instances of all slides."""
         return sum(slide.num_instances for slide in self.slides)
@@ -130,20 +140,52 @@ class StoreIndex:
                 feature_dim=int(content["feature_dim"]),
                 target=read_target(content),
                 slides=tuple(_slide(entry) for entry in content["slides"]),
-                left_out=tuple(LeftOutSlide(**entry) for entry in content["left_out"]),
+                left_out=tuple(
+                    LeftOutSlide(**_of_right_kinds(entry)) for entry in content["left_out"]
+                ),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a field is missing or wrong: {error}") from error
         if index.dtype not in ("float16", "float32") or not index.slides:
             raise ValueError(f"{len(index.slides)} slides of type {index.dtype}")
+        counts = Counter(index.slide_ids)
+        repeated = [slide_id for slide_id, count in counts.items() if count > 1]
+        if repeated:
+            raise ValueError(f"{len(repeated)} slides more than once: {listed(repeated)}")
+        labels = {slide.label for slide in index.slides} - {None, *range(index.target.num_outputs)}
+        if labels:
+            raise ValueError(f"the label {next(iter(labels))}, which is no class of the store")
         return index
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "slide_id": (str,),
+    "case_id": (str,),
+    "label": (int, NoneType),
+    "num_instances": (int,),
+    "patch_size": (int, NoneType),
+    "encoder": (str, NoneType),
+    "magnification": (int, float, NoneType),
+    "has_coords": (bool,),
+    "has_instance_labels": (bool,),
+    "stamp": (str,),
+    "reason": (str,),
+}
+"""Kinds of JSON value that each field of a slide may have."""
+
+
 def _slide(entry: dict[str, Any]) -> PackedSlide:
-    slide = PackedSlide(**entry)
-    if not isinstance(slide.num_instances, int) or slide.num_instances < 1:
+    slide = PackedSlide(**_of_right_kinds(entry))
+    if not 1 <= slide.num_instances <= _MOST_ROWS:
         raise ValueError(f"{slide.num_instances} instances in '{slide.slide_id}'")
     return slide
+
+
+def _of_right_kinds(entry: dict[str, Any]) -> dict[str, Any]:
+    for name, value in entry.items():
+        if not isinstance(value, _KINDS.get(name, ())):
+            raise TypeError(f"{name} is {value!r}"[:80])
+    return entry
 
 
 class PackedStore:
@@ -177,13 +219,9 @@ class PackedStore:
         Raises:
             BagError: There is none, or it is damaged or truncated.
         """
-        try:
+        with damage_as(BagError, "a packed store", path, "Pack the bags again."):
             index = StoreIndex.from_json((path / INDEX_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise BagError(
-                f"Expected a packed store, but got '{error}' ({path}). Pack the bags again."
-            ) from error
-        return PackedStore(path, index)
+            return PackedStore(path, index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers open the store themselves: pickling a memory map would copy the whole of it.
@@ -198,7 +236,7 @@ class PackedStore:
         """Read a bag.
 
         Its features keep their stored type, float16 or float32, and stay in the memory-mapped file.
-        They were checked to be finite when they were packed.
+        They were checked to be finite when they were packed; `checked` does it again.
         """
         slide, rows = self._slide(slide_id), self._rows[slide_id]
         return Bag(
@@ -215,6 +253,17 @@ class PackedStore:
             else None,
             is_finite=True,
         )
+
+    def checked(self, slide_id: str) -> Bag:
+        """Read a bag whole, to find damage since it was packed.
+
+        Raises:
+            BagError: A feature is NaN or infinite.
+        """
+        try:
+            return replace(self.read(slide_id), is_finite=False)
+        except BagError as error:
+            raise type(error)(f"{self.path}: {error} Pack the bags again.") from None
 
     def rows(self, slide_id: str) -> slice:
         """Return the rows of the matrix that belong to a slide."""
@@ -260,13 +309,9 @@ class PackedStore:
 
     def _mapped(self, name: str, dtype: str, *row: int) -> NDArray[Any]:
         path = self.path / f"{name}.npy"
-        try:
+        with damage_as(BagError, "a whole array", path, "Pack the bags again."):
             # Copy-on-write: torch warns of memory that it must not write to. Nobody writes.
             array = np.load(path, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise BagError(
-                f"Expected a whole array, but got '{error}' ({path}). Pack the bags again."
-            ) from error
         expected = (self.index.num_rows, *row)
         if array.shape != expected or array.dtype != np.dtype(dtype):
             raise BagError(
@@ -300,6 +345,7 @@ class StoreReader:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store")
         self._buffers = [torch.empty(0, dtype=torch.uint8)] * num_buffers
         self._next = 0
+        self._checked: set[str] = set()
         self._dtype = np.dtype(store.index.dtype)
         self._row_bytes = store.index.feature_dim * self._dtype.itemsize
         self._path = store.path / "features.npy"
@@ -330,7 +376,18 @@ class StoreReader:
             os.close(file)
         kind = torch.float16 if self._dtype == np.float16 else torch.float32
         features = buffer.view(kind).view(-1, self.store.index.feature_dim)
+        self._check_once(bags, features)
         return BagBatch.pack(bags, features)
+
+    def _check_once(self, bags: Sequence[Bag], features: Tensor) -> None:
+        """Refuse what became NaN or infinite since it was packed, once a slide."""
+        start = 0
+        for bag in bags:
+            end = start + bag.num_instances
+            if bag.slide_id not in self._checked:
+                replace(bag, features=features[start:end], is_finite=False)
+                self._checked.add(bag.slide_id)
+            start = end
 
     def _place(self, slide_id: str) -> tuple[int, int]:
         """Return where in the file a bag begins, and how many bytes it has."""

@@ -5,15 +5,20 @@ cell is read as text.
 """
 
 import csv
+import io
 import re
-import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from sgpmil.errors import LabelError, SgpmilError
+from sgpmil.bags.readers.own_data import refuse_inflated_zip
+from sgpmil.errors import LabelError, SgpmilError, damage_as
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_MOST_CELLS = 2**22
+"""Cells of the largest workbook that is read: four million."""
+_NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,8 @@ def read_table(path: Path, error: type[SgpmilError] = LabelError) -> TextTable:
             f"Expected a .csv, .tsv or .xlsx table, but got '{path.name}' ({path}). "
             "Save it as one of these."
         )
-    try:
-        rows = _xlsx_rows(path) if suffix == ".xlsx" else _text_rows(path)
-    except (OSError, csv.Error, UnicodeError, zipfile.BadZipFile, KeyError, ValueError) as cause:
-        raise error(
-            f"Expected a readable table, but got '{cause}' ({path}). Save it again as UTF-8 CSV."
-        ) from cause
-    rows = [row for row in rows if any(row)]
+    with damage_as(error, "a readable table", path, "Save it again as UTF-8 CSV."):
+        rows = _xlsx_rows(path, error) if suffix == ".xlsx" else _text_rows(path)
     if not rows:
         raise error(f"Expected a table with a header, but got an empty one ({path}). Fill it.")
     header = rows[0]
@@ -105,6 +105,43 @@ def from_spreadsheet(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+class SheetWriter:
+    """Writes rows as CSV in which a spreadsheet finds no formula; `read_table` reads them back.
+
+    Args:
+        file: Open text file.
+        lineterminator: End of a line.
+    """
+
+    def __init__(self, file: io.TextIOBase | IO[str], lineterminator: str = "\n") -> None:
+        self._writer = csv.writer(file, lineterminator=lineterminator)
+
+    def writerow(self, row: Iterable[object]) -> None:
+        """Write a row; None is an empty cell."""
+        self._writer.writerow(
+            [to_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row]
+        )
+
+    def writerows(self, rows: Iterable[Iterable[object]]) -> None:
+        """Write rows."""
+        for row in rows:
+            self.writerow(row)
+
+
+def sheet_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a header and rows as CSV in which a spreadsheet finds no formula.
+
+    Example:
+        >>> sheet_text(["slide_id"], [["=1+1"], [2]]).splitlines()
+        ['slide_id', "'=1+1", '2']
+    """
+    text = io.StringIO()
+    writer = SheetWriter(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def _text_rows(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = file.readline()
@@ -112,16 +149,32 @@ def _text_rows(path: Path) -> list[list[str]]:
         separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
         reader = csv.reader(file, delimiter=separator, strict=True)
         # A cell that spans lines becomes one line: ids and labels never hold a break.
-        return [[" ".join(cell.split()) for cell in row] for row in reader]
+        rows = ([from_spreadsheet(" ".join(cell.split())) for cell in row] for row in reader)
+        return [row for row in rows if any(row)]
 
 
-def _xlsx_rows(path: Path) -> list[list[str]]:
+def _xlsx_rows(path: Path, error: type[SgpmilError]) -> list[list[str]]:
     import openpyxl
 
+    refuse_inflated_zip(path, error)
     workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
-        rows = workbook.worksheets[0].iter_rows(values_only=True)
-        return [[_cell_text(cell) for cell in row] for row in rows]
+        sheet = workbook.worksheets[0]
+        sheet.reset_dimensions()  # what the file claims; rows would be filled up to it
+        rows, num_cells = [], 0
+        for row in sheet.iter_rows(values_only=True):
+            # A cell far down or far to the right makes as many empty ones before it.
+            num_cells += 1 + len(row)
+            if num_cells > _MOST_CELLS:
+                raise error(
+                    f"Expected a table of at most {_MOST_CELLS} cells, empty ones included, but "
+                    f"got more ({path}). Remove what stands far below or beside it, or save it "
+                    "as CSV."
+                )
+            cells = [_cell_text(cell) for cell in row]
+            if any(cells):
+                rows.append(cells)
+        return rows
     finally:
         workbook.close()
 

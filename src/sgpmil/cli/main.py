@@ -7,6 +7,7 @@ it runs, so that ``sgpmil --help`` answers at once.
 
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -172,7 +173,7 @@ def _say(text: str, style: str | None = None) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True)
-    console.print(text, style=style, markup=False, highlight=False)
+    console.print(_harmless(text), style=style, markup=False, highlight=False)
 
 
 def _show_warning(
@@ -186,4 +187,12 @@ def _show_warning(
     """Print our warnings as sentences; leave out the libraries' own."""
     del lineno, file, line
     if "sgpmil" in Path(filename).parts or category.__module__.startswith("sgpmil"):
-        typer.secho(as_flags(f"Warning: {message}"), fg="yellow", err=True)
+        typer.secho(_harmless(as_flags(f"Warning: {message}")), fg="yellow", err=True)
+
+
+def _harmless(text: str) -> str:
+    """Show control characters, which files may hold, instead of obeying them in a terminal."""
+    return "".join(
+        sign if sign == "\n" or unicodedata.category(sign) not in ("Cc", "Cs") else repr(sign)[1:-1]
+        for sign in text
+    )

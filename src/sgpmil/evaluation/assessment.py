@@ -11,7 +11,6 @@
     instance_uncertainty.csv, instance_froc.csv, lesions.csv, pixels.csv   likewise
 """
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -22,6 +21,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.splits import Fold
+from sgpmil.bags.tables import SheetWriter
 from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError, SettingsError
 from sgpmil.evaluation.bootstrap import Intervals, bootstrap_intervals
@@ -316,7 +316,7 @@ def write_assessment(folder: Path, assessment: Assessment) -> list[Path]:
     write_metrics(folder / "metrics.parquet", assessment.folds)
     for name, (header, content) in tables.items():
         with atomic_path(folder / name) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.writer(file)
+            writer = SheetWriter(file, "\r\n")
             writer.writerow(header)
             writer.writerows(tuple(_cell(value) for value in row) for row in content)
     return [folder / "metrics.parquet", *(folder / name for name in tables)]

@@ -9,7 +9,6 @@ $$ \sqrt{\frac{n_1 + n_0 + 1}{12\, n_1 n_0}}, $$
 since runs that share folds or test bags are not independent of one another.
 """
 
-import csv
 import io
 import json
 import math
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgpmil.bags.files import write_text
+from sgpmil.bags.tables import SheetWriter
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.experiments.jobs import StudyPlan, is_done, read_result
@@ -251,7 +251,7 @@ def _described(adjustment: Adjustment) -> str:
 
 def _csv(rows: Sequence[TableRow]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = SheetWriter(text)
     writer.writerow(
         (
             *("data_set", "model", "runs", "planned", "failed", "at_chance", "auc_worst"),

@@ -14,10 +14,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from sgpmil.errors import SettingsError
+from sgpmil.errors import SettingsError, damage_as
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.settings import TrainingSettings, training_base
 
+_LONGEST_YAML = 2**20
+_MOST_VALUES = 10_000
+"""Values of the largest recipe, counted as often as aliases (``*name``) repeat them."""
+_LONGEST_SHOWN = 200
 _RECIPES = files("sgpmil.experiments") / "recipes"
 
 
@@ -172,19 +176,56 @@ def _recipe_path(path: Path | str) -> Traversable:
 
 def _read_yaml(path: Traversable) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = read_yaml(path, "a recipe")
     except FileNotFoundError as error:
         raise SettingsError(
             f"Expected a recipe at {path}, but there is none. "
             f"Recipes by name: {', '.join(list_recipes())}."
         ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = str(error).replace("\n", " ")
-        raise SettingsError(f"Expected a recipe as YAML in {path}, but got: {first}.") from error
     if not isinstance(content, dict):
         raise SettingsError(f"Expected sections (data, model, training) in {path}.")
     normalised: dict[str, Any] = _normalised(content)
     return normalised
+
+
+def read_yaml(path: Traversable, what: str) -> Any:
+    """Read a YAML file of settings.
+
+    Args:
+        path: The file.
+        what: Its content, for messages.
+
+    Raises:
+        SettingsError: It is damaged, too large, or repeats itself without end.
+        FileNotFoundError: There is none.
+    """
+    with damage_as(SettingsError, f"{what} as YAML", path, "Correct the file."):
+        try:
+            with path.open("rb") as file:
+                text = file.read(_LONGEST_YAML + 1)
+        except FileNotFoundError as error:
+            missing = error
+        else:
+            if len(text) > _LONGEST_YAML:
+                raise ValueError(f"more than {_LONGEST_YAML} bytes")
+            content = yaml.safe_load(text.decode("utf-8-sig"))
+            _refuse_repetitions(content)
+            return content
+    raise missing
+
+
+def _refuse_repetitions(content: Any) -> None:
+    """Refuse what aliases blow up: a few lines can name a billion values, or themselves."""
+    waiting, count = [content], 0
+    while waiting:
+        value = waiting.pop()
+        count += 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES} values")
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            waiting += value
 
 
 def _normalised(value: Any) -> Any:
@@ -215,7 +256,8 @@ def parse_value(value: str, text: str) -> Any:
     """
     try:
         parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        _refuse_repetitions(parsed)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, LookupError) as error:
         raise SettingsError(f"Expected a value in '{text}'.") from error
     if isinstance(parsed, str):
         # YAML 1.1 takes 1e-4, without a point, for text.
@@ -242,7 +284,10 @@ def _first_problem(error: ValidationError, path: Path | str | None) -> str:
         )
     if problem["type"] == "missing":
         return f"Expected a value for '{key}', but got none{where}."
-    return f"Expected another value for '{key}' than {problem['input']!r}{where}: {problem['msg']}."
+    given = repr(problem["input"])
+    if len(given) > _LONGEST_SHOWN:
+        given = f"{given[:_LONGEST_SHOWN]} …"
+    return f"Expected another value for '{key}' than {given}{where}: {problem['msg']}."
 
 
 _ADAPTER = TypeAdapter(Recipe)

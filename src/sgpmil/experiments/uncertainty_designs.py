@@ -204,13 +204,12 @@ def read_designs(path: Path) -> list[Design]:
     Raises:
         SettingsError: The file cannot be read, or a field is unknown or impossible.
     """
-    import yaml
+    from sgpmil.experiments.recipe import read_yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = " ".join(str(error).split())
-        raise SettingsError(f"Expected designs as YAML in {path}, but got: {first}.") from error
+        content = read_yaml(path, "designs")
+    except FileNotFoundError as error:
+        raise SettingsError(f"Expected designs as YAML in {path}, but there is none.") from error
     if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
         raise SettingsError(f"Expected a section for each design in {path}.")
     return [_from_content(str(name), values) for name, values in content.items()]

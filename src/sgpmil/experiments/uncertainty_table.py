@@ -9,8 +9,6 @@ the designs of one column. A reference without a posterior has no standard devia
 information; its largest probability stands in for them.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.bags.files import write_text
+from sgpmil.bags.tables import sheet_text
 from sgpmil.evaluation.comparison.significance import corrected_t_test, holm, paired_t_test
 from sgpmil.experiments.jobs import StudyPlan, is_done, read_result
 from sgpmil.experiments.model_table import UNDEFINED, Spread, spread_of
@@ -355,13 +354,9 @@ def _flat(run: Run) -> dict[str, Any]:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    header = dict.fromkeys(key for row in rows for key in row)
-    writer = csv.DictWriter(text, list(header), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: "" if _is_missing(v) else v for k, v in row.items()})
-    return text.getvalue()
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    found = ([row.get(key) for key in header] for row in rows)
+    return sheet_text(header, ([None if _is_missing(v) else v for v in row] for row in found))
 
 
 def _is_missing(value: Any) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import file_name, remove_leftovers, write_text
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -65,34 +65,37 @@ class ExplanationFolder:
 
     def map(self, name: str) -> Path:
         """Map of a slide."""
-        return self.path / "maps" / f"{name}.png"
+        return self.path / "maps" / f"{file_name(name)}.png"
 
     def patches(self, name: str) -> tuple[Path, Path]:
         """Key patches of a slide: the figure and the table."""
         place = self.path / "patches"
-        return place / f"{name}.png", place / f"{name}.csv"
+        return place / f"{file_name(name)}.png", place / f"{file_name(name)}.csv"
 
     def comparison(self, name: str) -> Path:
         """Several models on one slide."""
-        return self.path / "comparison" / f"{name}.png"
+        return self.path / "comparison" / f"{file_name(name)}.png"
 
     def prototypes(self, fold: str) -> tuple[Path, Path]:
         """Prototypes of a fold's model: the figure and the table."""
-        place = self.path / "prototypes" / f"fold-{fold}"
+        place = self._prototypes(fold)
         return place / "prototypes.png", place / "prototypes.csv"
 
     def prototype_data(self, fold: str) -> Path:
         """Prototypes of a fold's model as data (see `read_prototypes`)."""
-        return self.path / "prototypes" / f"fold-{fold}" / "prototypes.npz"
+        return self._prototypes(fold) / "prototypes.npz"
 
     def label_map(self, fold: str, slide_id: str) -> Path:
         """Map of the prototypes on a slide."""
-        return self.path / "prototypes" / f"fold-{fold}" / f"label-map-{slide_id}.png"
+        return self._prototypes(fold) / f"label-map-{file_name(slide_id)}.png"
+
+    def _prototypes(self, fold: str) -> Path:
+        return self.path / "prototypes" / f"fold-{file_name(fold)}"
 
     def export(self, kind: ExportKind, name: str) -> Path:
         """A slide's file for another program."""
         folder, suffix = _EXPORTS[kind]
-        return self.path / folder / f"{name}{suffix}"
+        return self.path / folder / f"{file_name(name)}{suffix}"
 
     def read_record(self) -> dict[str, Any] | None:
         """Read the settings of the explanation that lies here; None where none can be read."""
@@ -139,6 +142,7 @@ def open_explanation(
                 shutil.rmtree(path / part, ignore_errors=True)
         else:
             _refuse_others(path, wanted)
+    remove_leftovers(path)
     write_text(path / _RECORD, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
     return ExplanationFolder(path)
 

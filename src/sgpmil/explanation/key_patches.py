@@ -1,6 +1,5 @@
 """Patches of a slide to look at: of high attention, most evidence, telling alone, uncertain."""
 
-import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.tables import sheet_text
 from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.prediction import InstanceScores, ScoreKind
 from sgpmil.explanation.maps import patch_side
@@ -190,9 +190,7 @@ def write_key_patches(
         *("single", "single_std", "single_probability", "novelty"),
     )
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([slide_id, *_cells(patch)] for patch in patches)
+        file.write(sheet_text(header, ([slide_id, *_cells(patch)] for patch in patches)))
 
 
 def _highest(values: Float[np.ndarray, " N"], most: int) -> Int[np.ndarray, " K"]:

@@ -1,6 +1,5 @@
 """Test slides of a run: chosen to be explained, chosen as examples, and listed in a table."""
 
-import csv
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.labels import clean_slide_id
-from sgpmil.bags.tables import listed
+from sgpmil.bags.tables import listed, sheet_text
 from sgpmil.bags.target import Target
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.assessment import TestedFold
@@ -199,9 +198,7 @@ def write_slide_list(path: Path, material: RunMaterial, folds: Sequence[str] = (
             }
         )
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        file.write(sheet_text(list(rows[0]), [row.values() for row in rows]))
 
 
 def _tested_slides(material: RunMaterial) -> list[ChosenSlide]:

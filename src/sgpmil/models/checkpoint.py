@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sgpmil.bags.feature_origin import FeatureOrigin
 from sgpmil.bags.files import atomic_path, write_text
 from sgpmil.bags.target import ClassTarget, Target, read_target
-from sgpmil.errors import CheckpointError, SettingsError
+from sgpmil.errors import CheckpointError, SettingsError, SgpmilError, damage_as, reason_of
 from sgpmil.models.contract import MILModel
 from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import ModelLike, build_model, find_model
 
+_MOST_FEATURES = 2**20
+_MOST_TIMES, _FREE_NUMBERS = 2, 2**20
+"""How much larger than its weights a model may claim to be, before it is built."""
 FORMAT_VERSION = 3
 """Version 3 has class shares. Without them a model predicts for the shares that training drew."""
 
@@ -100,6 +102,9 @@ class CheckpointInfo:
                 and AttributeError.
         """
         values = dict(content)
+        for name, kind in (("settings", dict), ("details", dict), ("model", str), ("in_dim", int)):
+            if not isinstance(values.get(name, kind()), kind):
+                raise TypeError(f"{name} is no {kind.__name__}")
         values["target"] = read_target(values)
         values.pop("class_names", None)  # of the first version
         values["shares"] = ClassShares.from_json(values.get("shares"))
@@ -133,15 +138,48 @@ class CheckpointInfo:
                 f"{place} was trained with a kernel of your own ({values['kernel']}): "
                 "pass it again, load_model(path, kernel=...)."
             )
-        network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
+        advice = "Restore the checkpoint, or train again."
+        with damage_as(CheckpointError, f"settings of a {self.model}", place, advice):
+            self._refuse_giant(state, model, values, place)
+            network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
         network.shares = self.shares
         network.origin = self.origin
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
         try:
             network.to(dtype).load_state_dict(state)
-        except RuntimeError as error:
+        except Exception as error:
             raise unfit_weights(self.model, place, error) from error
         return network.eval()
+
+    def _refuse_giant(
+        self,
+        state: Mapping[str, Tensor],
+        model: ModelLike,
+        values: Mapping[str, Any],
+        place: Path | str,
+    ) -> None:
+        """Refuse settings of a model that is much larger than its weights, before it is built."""
+        if not 1 <= self.in_dim <= _MOST_FEATURES:
+            raise CheckpointError(
+                f"Expected a model of 1 to {_MOST_FEATURES} features in {place}, but got "
+                f"{self.in_dim}. Restore the checkpoint, or train again."
+            )
+        if isinstance(model, MILModel):
+            return
+        try:
+            with torch.device("meta"):
+                shell = build_model(model, in_dim=self.in_dim, target=self.target, **values)
+        except SgpmilError:
+            raise
+        except Exception:  # noqa: BLE001 (a model that needs its numbers when it is built)
+            return
+        wanted = sum(tensor.numel() for tensor in shell.state_dict().values())
+        given = sum(tensor.numel() for tensor in state.values())
+        if wanted > _MOST_TIMES * given + _FREE_NUMBERS:
+            raise CheckpointError(
+                f"Expected the weights of a {self.model} of {wanted:,} numbers in {place}, as its "
+                f"description says, but got {given:,}. Restore the checkpoint, or train again."
+            )
 
 
 def save_model(
@@ -198,10 +236,10 @@ def load_model(
         info = CheckpointInfo.from_json(content)
     except FileNotFoundError as error:
         raise CheckpointError(f"Expected a checkpoint at {description}, but found none.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise CheckpointError(
             f"Expected the description of a checkpoint in {description}, but could not read it: "
-            f"{error}."
+            f"{reason_of(error)}. Restore the file, or train again."
         ) from error
     if version > FORMAT_VERSION:
         raise CheckpointError(
@@ -210,7 +248,7 @@ def load_model(
         )
     try:
         state = load_file(weights)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # likewise
         raise unfit_weights(info.model, weights, error) from error
     return info.build(state, weights, model=model, **settings), info
 

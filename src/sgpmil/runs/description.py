@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import name_fault, write_text
 from sgpmil.bags.tables import listed
 from sgpmil.errors import RunFolderError
 
@@ -131,6 +131,8 @@ def _check_kinds(description: Mapping[str, Any]) -> None:
     for name, kind in (("folds", list), ("settings", dict), ("data", dict), ("versions", dict)):
         if not isinstance(description.get(name, kind()), kind):
             raise TypeError(f"{name} is no {kind.__name__}")
+    if not all(isinstance(name, str) and not name_fault(name) for name in description["folds"]):
+        raise TypeError("folds are no names")
 
 
 def changed_slides(before: Mapping[str, str], now: Mapping[str, str]) -> str:

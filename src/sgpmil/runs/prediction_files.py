@@ -33,10 +33,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path
+from sgpmil.bags.files import atomic_path, refuse_unfit_names
 from sgpmil.bags.tables import from_spreadsheet, to_spreadsheet
 from sgpmil.bags.target import ClassTarget, Target, read_target
-from sgpmil.errors import PredictionError
+from sgpmil.errors import PredictionError, damage_as
 from sgpmil.evaluation.prediction import Prediction, Seen, entropy
 from sgpmil.evaluation.prediction_columns import (
     ENSEMBLE,
@@ -188,6 +188,11 @@ def read_predictions(path: FilePath) -> PredictionTable:
     """
     file = Path(path) / TABLE if Path(path).is_dir() else Path(path)
     require_file(file, "predictions")
+    with damage_as(PredictionError, "predictions", file, "Predict again, or restore the file."):
+        return _read(file)
+
+
+def _read(file: Path) -> PredictionTable:
     with file.open("rb") as stream:
         is_parquet = stream.read(4) == b"PAR1" or file.suffix.lower() in {".parquet", ".pq"}
     columns, described = _read_parquet(file) if is_parquet else (_read_csv(file), {})
@@ -288,6 +293,7 @@ def _table(columns: Columns, target: Target | None, where: str) -> PredictionTab
         for names in groups
     )
     check_predictions(probs, labels, slide_ids, where)
+    refuse_unfit_names(slide_ids, PredictionError, where)
     known: dict[str, Seen] = {part: part for part in get_args(Seen)}
     seen = [known.get(str(value), "") for value in columns.get("seen", [""] * len(slide_ids))]
     measures[:, 0] = np.where(np.isnan(measures[:, 0]), entropy(probs), measures[:, 0])

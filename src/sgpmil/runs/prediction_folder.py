@@ -7,6 +7,7 @@
     attention/<slide>.h5   scores of the instances
 """
 
+import io
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path, write_text
+from sgpmil.bags.files import atomic_path, file_name, write_text
+from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
+from sgpmil.bags.readers.stored_values import number_attribute, whole_coordinates, whole_side
 from sgpmil.bags.target import Target
-from sgpmil.errors import PredictionError
+from sgpmil.errors import PredictionError, damage_as, reason_of
 from sgpmil.evaluation.prediction import SCORE_ARRAYS, InstanceScores, Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.provenance import PredictionProvenance
@@ -71,7 +74,7 @@ def write_prediction_folder(
     kept = []
     for prediction in predictions:
         if prediction.instances is not None:
-            write_instance_scores(_scores_path(place, prediction.slide_id), prediction.instances)
+            write_instance_scores(scores_path(place, prediction.slide_id), prediction.instances)
         kept.append(prediction if keep_instances else replace(prediction, instances=None))
     table = PredictionTable(tuple(kept), target, provenance)
     write_prediction_table(place, table)
@@ -132,7 +135,7 @@ def read_slide_scores(folder: str | os.PathLike[str], slide_id: str) -> Instance
     Raises:
         PredictionError: The file is damaged.
     """
-    path = _scores_path(Path(folder), slide_id)
+    path = scores_path(Path(folder), slide_id)
     return read_instance_scores(path) if path.exists() else None
 
 
@@ -191,7 +194,9 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
     """
     import h5py
 
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    # In memory first: on a full disk HDF5 would end in an error of its own.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         for name in SCORE_ARRAYS:
             if (array := getattr(scores, name)) is not None:
                 file.create_dataset(name, data=array)
@@ -201,6 +206,8 @@ def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) 
                 coords.attrs["patch_size_level0"] = scores.patch_size
         if scores.instance_labels is not None:
             file.create_dataset("instance_labels", data=scores.instance_labels.astype(np.int64))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
@@ -215,13 +222,21 @@ def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
     require_file(file, "instance scores")
     try:
         with h5py.File(file, "r") as content:
-            found = {name: content[name][()] for name in _DATASETS if name in content}
-            attributes = content["coords"].attrs if "coords" in content else {}
-            patch_size = attributes.get("patch_size_level0")
-    except (OSError, RuntimeError, KeyError, TypeError) as error:
+            found, patch_size = {}, None
+            for name in _DATASETS:
+                dataset = own_dataset(content, name, file)
+                if dataset is not None:
+                    refuse_missing_data(dataset, file)
+                    found[name] = dataset[()]
+                    if name == "coords":
+                        patch_size = number_attribute(dataset.attrs, "patch_size_level0")
+        if "coords" in found:
+            found["coords"] = whole_coordinates(found["coords"], len(found["coords"]), file)
+        side = None if patch_size is None else whole_side(patch_size, file)
+    except Exception as error:  # a damaged file fails in many ways
         raise PredictionError(
-            f"Expected instance scores as HDF5 in '{file}', but it cannot be read ({error}). "
-            "Write it again."
+            f"Expected instance scores as HDF5 in '{file}', but it cannot be read "
+            f"({reason_of(error)}). Write it again."
         ) from error
     missing = [name for name in SCORE_ARRAYS[:2] if name not in found]
     if missing:
@@ -229,10 +244,8 @@ def read_instance_scores(path: str | os.PathLike[str]) -> InstanceScores:
             f"Expected the dataset '{missing[0]}' in '{file}', but got {sorted(found)}. "
             "Write the instance scores again."
         )
-    return InstanceScores(
-        **found,
-        patch_size=None if patch_size is None else int(patch_size),
-    )
+    with damage_as(PredictionError, "instance scores", file, "Write them again."):
+        return InstanceScores(**found, patch_size=side)
 
 
 def _members(text: str, classes: Sequence[str]) -> tuple[str, ...] | None:
@@ -249,5 +262,6 @@ def _members(text: str, classes: Sequence[str]) -> tuple[str, ...] | None:
     return whole[0] if len(whole) == 1 else None
 
 
-def _scores_path(folder: Path, slide_id: str) -> Path:
-    return folder / "attention" / f"{slide_id}.h5"
+def scores_path(folder: Path, slide_id: str) -> Path:
+    """Return the file of the scores of a slide's instances."""
+    return folder / "attention" / f"{file_name(slide_id)}.h5"

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import content_of
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import file_name, remove_leftovers, write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
-from sgpmil.bags.splits import Fold
+from sgpmil.bags.splits import Fold, unused_slides
 from sgpmil.errors import PredictionError, RunFolderError, SplitError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.comparison.comparability import check_own_test_slides
@@ -235,7 +235,10 @@ class RunFold:
             provenance = self.provenance(test, encoders)
             write_prediction_folder(self.path, test.predictions, test.target, provenance=provenance)
         except OSError as error:
-            raise RunFolderError(f"Could not write to {self.path}: {error}.") from error
+            raise RunFolderError(
+                f"Expected to write to {self.path}, but got '{error.strerror or error}'. Free some "
+                "space, or allow writing there; `resume=True` continues the run."
+            ) from error
 
     def lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
         """Hold the fold while a block runs, so that no other process trains it.
@@ -305,6 +308,7 @@ class Run:
                     )
                 if resume:
                     run = Run.open(path)
+                    remove_leftovers(path)
                     changed = changed_slides(run.slides or slides or {}, slides or {})
                     refuse_other_settings(path, run.settings, settings, changed)
                     write_splits(folds, run.splits_path, overwrite=True)
@@ -353,7 +357,7 @@ class Run:
     def folds(self) -> Mapping[str, RunFold]:
         """The folds by name, in their order."""
         return {
-            name: RunFold(name, self.path / f"fold-{name}", self)
+            name: RunFold(name, self.path / f"fold-{file_name(name)}", self)
             for name in self.description["folds"]
         }
 
@@ -382,6 +386,15 @@ class Run:
         return {
             name: replace(fold, name=name) for name, fold in zip(self.folds, found, strict=True)
         }
+
+    @property
+    def unused_slides(self) -> Mapping[str, tuple[str, ...]]:
+        """Slides of the data that are in no part of a fold, by the fold's name.
+
+        Raises:
+            SplitError: The splits cannot be read.
+        """
+        return unused_slides(tuple(self.splits.values()), tuple(self.slides))
 
     @property
     def settings(self) -> Mapping[str, Any]:

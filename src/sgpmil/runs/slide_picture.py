@@ -131,7 +131,7 @@ def find_nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
         slide_id: file
         for slide_id in sorted(wanted)
         for file in (folder / f"{slide_id}.json", folder / f"{slide_id}.geojson")
-        if file.exists()
+        if Path(slide_id).name == slide_id and file.exists()
     }
     if not known:
         raise ExplanationError(

@@ -178,8 +178,20 @@ def fit_fold(
         except OSError as error:
             if place is None:
                 raise
-            raise RunFolderError(f"Could not write to {place}: {error}.") from error
-        return _finish(loop)
+            raise _cannot_write(place, error) from error
+        try:
+            return _finish(loop)
+        except OSError as error:
+            if place is None:
+                raise
+            raise _cannot_write(place, error) from error
+
+
+def _cannot_write(place: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"Expected to write to {place}, but got '{error.strerror or error}'. Free some space, or "
+        "allow writing there; `resume=True` continues the run."
+    )
 
 
 def _finish(loop: TrainingLoop) -> MILModel:

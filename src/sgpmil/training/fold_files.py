@@ -1,6 +1,7 @@
 """Files that the training of a fold writes: models, metrics and the checkpoint of a resume."""
 
 import csv
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,7 +78,10 @@ class FoldFiles:
         """Write the checkpoint that a resume starts from, whole or not at all."""
         if self.folder is not None:
             with release_turn(), atomic_path(self.folder / _LAST) as temporary:
-                torch.save({"format_version": _FORMAT_VERSION, **state}, temporary)
+                # In memory first: on a full disk torch would end in an error of its own.
+                content = io.BytesIO()
+                torch.save({"format_version": _FORMAT_VERSION, **state}, content)
+                temporary.write_bytes(content.getbuffer())
 
     def read_last(self) -> dict[str, Any] | None:
         """Read the checkpoint that a resume starts from; None where there is none.
@@ -94,12 +98,13 @@ class FoldFiles:
             content = _of_lightning(content) if "format_version" not in content else content
         except Exception as error:  # a damaged file fails in many ways
             raise self.not_resumable(error) from error
-        if content["format_version"] > _FORMAT_VERSION:
+        version = content["format_version"]
+        if isinstance(version, int) and version > _FORMAT_VERSION:
             raise CheckpointError(
-                f"{path} has format version {content['format_version']}, but this sgpmil reads up "
-                f"to {_FORMAT_VERSION}. Upgrade sgpmil."
+                f"{path} has format version {version}, but this sgpmil reads up to "
+                f"{_FORMAT_VERSION}. Upgrade sgpmil."
             )
-        return content
+        return dict(content)
 
     @property
     def last(self) -> Path | None:

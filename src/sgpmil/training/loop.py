@@ -31,7 +31,7 @@ from sgpmil.training.callbacks import Callback, FitProgress
 from sgpmil.training.engines import Engine, OptimiserSteps, PlainEngine, ReplayEngine
 from sgpmil.training.fabric import Fabric, Logger
 from sgpmil.training.fold_files import FoldFiles
-from sgpmil.training.optimisers import build_optimiser, set_learning_rate
+from sgpmil.training.optimisers import build_optimiser, load_optimiser, set_learning_rate
 from sgpmil.training.recorded_bags import recorded_bags
 from sgpmil.training.recorded_steps import recorded_steps
 from sgpmil.training.settings import TrainingSettings, learning_rate
@@ -270,7 +270,7 @@ class TrainingLoop:
             return
         try:
             self.model.load_state_dict(state["model"])
-            self.steps.optimiser.load_state_dict(state["optimiser"])
+            load_optimiser(self.steps.optimiser, state["optimiser"])
             if state["gradient_scaler"]:
                 self.steps.scaler.load_state_dict(state["gradient_scaler"])
             self.best_score = state["best_score"]

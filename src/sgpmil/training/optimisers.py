@@ -7,7 +7,7 @@ its steps
 $$ \phi \leftarrow \phi + \alpha\,(\theta - \phi), \qquad \theta \leftarrow \phi. $$
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -64,6 +64,25 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
                 for is_matrix in (True, False)
             ]
             return LookaheadRAdam([part for part in parts if part["params"]], lr=rate, betas=betas)
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put the state of a checkpoint into an optimiser.
+
+    Torch takes part of a state, or one of other shapes, and fails or forgets at the next step.
+
+    Raises:
+        ValueError: Part of the state is missing, or it is of other parameters.
+    """
+    optimiser.load_state_dict(dict(state))
+    parts = [part for part in optimiser.state.values() if part]
+    is_stateless = isinstance(optimiser, torch.optim.SGD)
+    if len({frozenset(part) for part in parts}) > 1 or not (parts or is_stateless):
+        raise ValueError("the state of the optimiser is incomplete")
+    for parameter, part in optimiser.state.items():
+        for name, value in part.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"the optimiser's {name} is of other parameters")
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float, device: torch.device) -> None:

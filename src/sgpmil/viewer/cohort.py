@@ -21,6 +21,7 @@ from sgpmil.explanation.confidence import (
 )
 from sgpmil.explanation.slide_choice import evidence_class
 from sgpmil.runs.material import MaterialOptions, RunMaterial
+from sgpmil.runs.prediction_folder import scores_path
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import RunFold
 from sgpmil.shapes import Bool, Float, Int
@@ -113,11 +114,7 @@ class ViewedRun:
         """
         fold = self.folds[case.fold]
         name = case.slide_id
-        if Path(name).name != name or not is_inside(fold.path / "attention" / name, fold.path):
-            raise PredictionError(
-                f"Expected a slide name that can be a file's, but got '{name}'. Rename the slide."
-            )
-        file = fold.path / "attention" / f"{name}.h5"
+        file = scores_path(fold.path, name)
         if file.exists() and not is_inside(file, self.path):
             raise PredictionError(
                 f"Expected the scores of '{name}' within the run, but {file.name} is a link to "

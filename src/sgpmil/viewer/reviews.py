@@ -6,7 +6,6 @@ Every version stays in the history, up to `MOST_VERSIONS` of a slide; where the 
 larger than `MOST_BYTES`, the oldest versions that were replaced are deleted first.
 """
 
-import csv
 import io
 import json
 import sqlite3
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sgpmil.bags.tables import SheetWriter
 from sgpmil.errors import SgpmilError
 
 Verdict = Literal["agree", "disagree", "unsure"]
@@ -29,9 +29,6 @@ MOST_VERSIONS, MOST_REVIEWERS = 1_000, 100
 """Most versions of the verdicts on a slide that are kept, and most people who judge one slide."""
 MOST_BYTES = 2**30
 """Largest file of verdicts."""
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Beginnings of a cell that a spreadsheet would run."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdicts (
@@ -309,13 +306,13 @@ def reviews_csv(reviews: Iterable[Review], labels: dict[str, str]) -> str:
         labels: Label of each case, where known.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = SheetWriter(text)
     names = ("slide", "reviewer", "verdict", "note", "regions", "predicted", "probability")
     writer.writerow([*names, "label", "version", "saved"])
     for one in reviews:
         cells = (one.slide, one.reviewer, one.verdict, one.note, len(one.regions), one.predicted)
         last = (f"{one.probability:.6f}", labels.get(one.slide, ""), one.version, one.saved)
-        writer.writerow([_harmless(cell) for cell in (*cells, *last)])
+        writer.writerow((*cells, *last))
     return text.getvalue()
 
 
@@ -344,8 +341,3 @@ def reviews_geojson(reviews: Iterable[Review]) -> str:
         for ring in one.regions
     ]
     return json.dumps({"type": "FeatureCollection", "features": features}, indent=1)
-
-
-def _harmless(cell: object) -> object:
-    """Keep a spreadsheet from taking text for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

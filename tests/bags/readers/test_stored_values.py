@@ -4,7 +4,12 @@ import h5py
 import numpy as np
 import pytest
 
-from sgpmil.bags.readers.stored_values import number_attribute, text_attribute, whole_coordinates
+from sgpmil.bags.readers.stored_values import (
+    number_attribute,
+    text_attribute,
+    whole_coordinates,
+    whole_side,
+)
 from sgpmil.errors import BagError
 
 WHERE = Path("a.h5")
@@ -18,7 +23,28 @@ def test_coords_are_rounded_scaled_and_squeezed():
 
 
 def test_large_whole_coords_are_exact():
-    assert whole_coordinates(np.array([[2**60 + 1, 3]]), 1, WHERE).tolist() == [[2**60 + 1, 3]]
+    far = np.array([[2**31 - 1, 3], [-(2**24) - 1, 4]])
+    assert whole_coordinates(far, 2, WHERE).tolist() == [[2**31 - 1, 3], [-(2**24) - 1, 4]]
+
+
+@pytest.mark.parametrize(
+    "coords",
+    [
+        np.array([[0, 2**31]]),
+        np.array([[0, 2**64 - 1]], dtype=np.uint64),
+        np.array([[0.0, 1e300]]),
+        np.array([[-1e18, 0.0]]),
+    ],
+)
+def test_coords_beyond_any_slide_are_refused(coords):
+    with pytest.raises(BagError, match=r"coordinates of a slide.*a\.h5"):
+        whole_coordinates(coords, 1, WHERE)
+
+
+@pytest.mark.parametrize("side", [0.0, -1.0, 1e308, np.inf, np.nan])
+def test_a_side_that_no_patch_has_is_refused(side):
+    with pytest.raises(BagError, match=r"side of a patch.*a\.h5"):
+        whole_side(side, WHERE)
 
 
 @pytest.mark.parametrize(

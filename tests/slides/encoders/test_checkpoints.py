@@ -76,13 +76,13 @@ class Evil:
 def test_damaged(tmp_path, suffix, content):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
-    with pytest.raises(EncoderError, match=r"nothing but tensors in .*cannot be read"):
+    with pytest.raises(EncoderError, match=r"nothing but tensors, but got .*a\.(pt|safetensors)\)"):
         read_weights(path)
 
 
 def test_what_is_no_checkpoint(tmp_path):
     torch.save({"x": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(EncoderError, match=r"cannot be read .*save the model's state_dict"):
+    with pytest.raises(EncoderError, match=r"evil\.pt.*save the model's state_dict"):
         read_weights(tmp_path / "evil.pt")
     torch.save(net(), tmp_path / "whole.pt")
     with pytest.raises(EncoderError, match="nothing but tensors"):

@@ -7,13 +7,15 @@ load HDF5.
 import re
 import zipfile
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from sgpmil.bags.files import name_fault, printable_name
 from sgpmil.bags.readers.raw import BagHeader, RawBag, Reader
-from sgpmil.errors import BagError
+from sgpmil.errors import BagError, damage_as
 
 BagFormat = Literal["trident", "clam-h5", "clam-pt", "stamp", "slideflow", "npy", "npz"]
 """A format of bag files: whose layout it is, and the kind of file where there are two."""
@@ -42,7 +44,8 @@ def read_raw(path: Path, bag_format: BagFormat | None = None) -> RawBag:
     Raises:
         BagError: The file is damaged or of an unknown format.
     """
-    return _reader(path, bag_format).read(path)
+    with _damage(path):
+        return _reader(path, bag_format).read(path)
 
 
 def peek_bag(path: Path, bag_format: BagFormat | None = None) -> BagHeader:
@@ -51,7 +54,14 @@ def peek_bag(path: Path, bag_format: BagFormat | None = None) -> BagHeader:
     Raises:
         BagError: The file is damaged or of an unknown format.
     """
-    return _reader(path, bag_format).peek(path)
+    with _damage(path):
+        return _reader(path, bag_format).peek(path)
+
+
+def _damage(path: Path) -> AbstractContextManager[None]:
+    """Turn whatever a reader or its library raises into a `BagError` of this file."""
+    advice = "It is probably damaged: extract the slide again."
+    return damage_as(BagError, "a readable bag file", path, advice)
 
 
 def _reader(path: Path, bag_format: BagFormat | None) -> Reader:
@@ -73,6 +83,32 @@ class BagFile:
     slide_id: str
     path: Path
     format: BagFormat | None
+
+    def read(self) -> RawBag:
+        """Read its arrays, which may be empty or not finite.
+
+        Raises:
+            BagError: The file is damaged, or its name cannot be a slide's.
+        """
+        self._check_name()
+        return read_raw(self.path, self.format)
+
+    def peek(self) -> BagHeader:
+        """Read the size and description of its bag, without the features where possible.
+
+        Raises:
+            BagError: The file is damaged, or its name cannot be a slide's.
+        """
+        self._check_name()
+        return peek_bag(self.path, self.format)
+
+    def _check_name(self) -> None:
+        fault = name_fault(self.slide_id)
+        if fault:
+            raise BagError(
+                f"Expected the name of a slide, but got {self.slide_id!r}, which {fault} "
+                f"({self.path.parent}). Rename the file."
+            )
 
 
 def find_bag_files(folder: Path) -> list[BagFile]:
@@ -118,6 +154,11 @@ def detect_format(path: Path) -> BagFormat:
     Raises:
         BagError: The file is absent, or its content is of no known format.
     """
+    with _damage(path):
+        return _detected(path)
+
+
+def _detected(path: Path) -> BagFormat:
     start = _first_bytes(path)
     suffix = path.suffix.lower()
     if start.startswith(_HDF5) or (suffix in (".h5", ".hdf5") and start):
@@ -180,7 +221,7 @@ def _bag_file(path: Path) -> BagFile:
     except BagError:
         # One damaged file must not hide the others; the error comes when it is read.
         bag_format = None
-    return BagFile(path.stem, path, bag_format)
+    return BagFile(printable_name(path.stem), path, bag_format)
 
 
 def _content(folder: Path) -> str:
@@ -203,16 +244,15 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _hdf5_format(path: Path) -> BagFormat:
-    from sgpmil.bags.readers.hdf5 import is_trident, open_hdf5
+    from sgpmil.bags.readers.hdf5 import hdf5_format, open_hdf5
 
+    found = hdf5_format(path)
+    if found is not None:
+        return found
     with open_hdf5(path) as file:
-        if "features" in file:
-            return "trident" if is_trident(file) else "clam-h5"
-        if "feats" in file or "patch_embeddings" in file:
-            return "stamp"
-        found = sorted(file)
+        names = sorted(file)
     raise BagError(
-        f"Expected a dataset 'features' or 'feats', but got {found} ({path}). "
+        f"Expected a dataset 'features' or 'feats', but got {names} ({path}). "
         "Give the embeddings of the slide, not its coordinates."
     )
 
@@ -221,6 +261,6 @@ def _is_torch_archive(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("data.pkl") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except Exception:  # noqa: BLE001 (whatever an archive is damaged by)
         # A truncated archive has lost its directory; only its name is left to go by.
         return path.suffix.lower() in (".pt", ".pth")

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import h5py
+from numpy.typing import NDArray
 
+from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
 from sgpmil.bags.readers.raw import (
     BagHeader,
     RawBag,
@@ -18,8 +21,13 @@ from sgpmil.bags.readers.raw import (
     as_instance_labels,
     bag_shape,
 )
-from sgpmil.bags.readers.stored_values import number_attribute, text_attribute
-from sgpmil.errors import BagError
+from sgpmil.bags.readers.stored_values import (
+    number_attribute,
+    positive_attribute,
+    text_attribute,
+    whole_side,
+)
+from sgpmil.errors import BagError, damage_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,25 @@ class Attributes:
 
 
 @dataclass(frozen=True, slots=True)
+class Datasets:
+    """The datasets of a bag in an open file.
+
+    Args:
+        path: The file.
+        file: The open file.
+        features: Embeddings of the instances.
+        coords: Their corners, where stored.
+        instance_labels: Their classes, where stored.
+    """
+
+    path: Path
+    file: h5py.File
+    features: h5py.Dataset
+    coords: h5py.Dataset | None
+    instance_labels: h5py.Dataset | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hdf5Reader:
     """A reader of one HDF5 format.
 
@@ -49,7 +76,7 @@ class Hdf5Reader:
     """
 
     feature_names: tuple[str, ...]
-    attributes: Callable[[h5py.File], Attributes]
+    attributes: Callable[[Datasets], Attributes]
 
     def read(self, path: Path) -> RawBag:
         """Read the arrays of a bag.
@@ -58,20 +85,21 @@ class Hdf5Reader:
             BagError: The file is damaged or does not hold a bag.
         """
         with open_hdf5(path) as file:
-            attributes = self.attributes(file)
-            features = as_features(self._features(file, path)[()], path)
-            coords = _dataset(file, "coords")
-            instance_labels = _dataset(file, "instance_labels")
+            found = self._datasets(file, path)
+            attributes = self.attributes(found)
+            features = as_features(_content(found.features, path), path)
             num_instances = features.shape[0]
             return RawBag(
                 features=features,
                 coords=None
-                if coords is None
-                else as_coords(coords[()], num_instances, path, attributes.coords_scale),
+                if found.coords is None
+                else as_coords(
+                    _content(found.coords, path), num_instances, path, attributes.coords_scale
+                ),
                 patch_size=attributes.patch_size,
                 instance_labels=None
-                if instance_labels is None
-                else as_instance_labels(instance_labels[()], num_instances, path),
+                if found.instance_labels is None
+                else as_instance_labels(_content(found.instance_labels, path), num_instances, path),
             )
 
     def peek(self, path: Path) -> BagHeader:
@@ -81,25 +109,26 @@ class Hdf5Reader:
             BagError: The file is damaged or does not hold a bag.
         """
         with open_hdf5(path) as file:
-            attributes = self.attributes(file)
-            features = self._features(file, path)
-            num_instances, feature_dim = bag_shape(features.shape, path)
+            found = self._datasets(file, path)
+            attributes = self.attributes(found)
+            num_instances, feature_dim = bag_shape(found.features.shape, path)
             return BagHeader(
                 num_instances=num_instances,
                 feature_dim=feature_dim,
-                dtype=str(features.dtype),
+                dtype=str(found.features.dtype),
                 encoder=attributes.encoder,
                 magnification=attributes.magnification,
                 patch_size=attributes.patch_size,
-                has_coords=_dataset(file, "coords") is not None,
-                has_instance_labels=_dataset(file, "instance_labels") is not None,
+                has_coords=found.coords is not None,
+                has_instance_labels=found.instance_labels is not None,
             )
 
-    def _features(self, file: h5py.File, path: Path) -> h5py.Dataset:
+    def _datasets(self, file: h5py.File, path: Path) -> Datasets:
         for name in self.feature_names:
-            dataset = _dataset(file, name)
-            if dataset is not None:
-                return dataset
+            features = own_dataset(file, name, path)
+            if features is not None:
+                others = (own_dataset(file, name, path) for name in ("coords", "instance_labels"))
+                return Datasets(path, file, features, *others)
         raise BagError(
             f"Expected a dataset '{self.feature_names[0]}', but got {sorted(file)} ({path}). "
             "Give the embeddings of the slide, not its coordinates."
@@ -115,74 +144,82 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """
     if not path.is_file():
         raise BagError(f"Expected a bag file, but there is none ({path}). Check the path.")
-    try:
-        # Network disks of clusters often refuse HDF5's locks, which a reader does not need.
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise BagError(
-            f"Expected a readable HDF5 file, but got '{reason}' ({path}). "
-            "It is probably truncated: extract the slide again."
-        ) from error
+    advice = "It is probably truncated: extract the slide again."
+    # Network disks of clusters often refuse HDF5's locks, which a reader does not need.
+    with (
+        damage_as(BagError, "a readable HDF5 file", path, advice),
+        h5py.File(path, "r", locking=False) as file,
+    ):
+        yield file
 
 
-def is_trident(file: h5py.File) -> bool:
-    """Return whether a file with `features` carries TRIDENT's attributes."""
-    features, coords = file.get("features"), file.get("coords")
-    return (features is not None and "encoder" in features.attrs) or (
-        coords is not None and "patch_size_level0" in coords.attrs
-    )
+def hdf5_format(path: Path) -> Literal["trident", "clam-h5", "stamp"] | None:
+    """Return whose layout an HDF5 file has; None where it holds no features.
+
+    Raises:
+        BagError: The file is damaged.
+    """
+    with open_hdf5(path) as file:
+        features, coords = (own_dataset(file, name, path) for name in ("features", "coords"))
+        if features is not None:
+            is_trident = "encoder" in features.attrs or (
+                coords is not None and "patch_size_level0" in coords.attrs
+            )
+            return "trident" if is_trident else "clam-h5"
+        stamp = (own_dataset(file, name, path) for name in STAMP.feature_names)
+        return "stamp" if any(found is not None for found in stamp) else None
 
 
-def _trident_attributes(file: h5py.File) -> Attributes:
-    features, coords = file.get("features"), file.get("coords")
-    encoder = None if features is None else text_attribute(features.attrs, "encoder")
-    if coords is None:
+def _content(dataset: h5py.Dataset, path: Path) -> NDArray[Any]:
+    refuse_missing_data(dataset, path)
+    found: NDArray[Any] = dataset[()]
+    return found
+
+
+def _trident_attributes(found: Datasets) -> Attributes:
+    encoder = text_attribute(found.features.attrs, "encoder")
+    if found.coords is None:
         return Attributes(encoder=encoder)
     return Attributes(
         encoder=encoder,
-        magnification=number_attribute(coords.attrs, "target_magnification"),
-        patch_size=_level0_patch_size(coords.attrs),
+        magnification=positive_attribute(found.coords.attrs, "target_magnification"),
+        patch_size=_level0_patch_size(found.coords.attrs, found.path),
     )
 
 
-def _level0_patch_size(attributes: h5py.AttributeManager) -> int | None:
+def _level0_patch_size(attributes: h5py.AttributeManager, path: Path) -> int | None:
     stored = number_attribute(attributes, "patch_size_level0")
     if stored is not None:
-        return round(stored)
+        return whole_side(stored, path)
     patch_size = number_attribute(attributes, "patch_size")
-    level0 = number_attribute(attributes, "level0_magnification")
-    target = number_attribute(attributes, "target_magnification")
-    if patch_size is None or level0 is None or not target:
+    level0 = positive_attribute(attributes, "level0_magnification")
+    target = positive_attribute(attributes, "target_magnification")
+    if patch_size is None or level0 is None or target is None:
         return None
-    return round(patch_size * level0 / target)
+    return whole_side(patch_size * level0 / target, path)
 
 
-def _clam_attributes(file: h5py.File) -> Attributes:
-    coords = file.get("coords")
-    if coords is None:
+def _clam_attributes(found: Datasets) -> Attributes:
+    if found.coords is None:
         return Attributes()
     # Present where features were written into the file of coordinates.
-    patch_size = number_attribute(coords.attrs, "patch_size")
-    downsample = number_attribute(coords.attrs, "downsample") or 1.0
-    return Attributes(patch_size=None if patch_size is None else round(patch_size * downsample))
-
-
-def _stamp_attributes(file: h5py.File) -> Attributes:
-    mpp = number_attribute(file.attrs, "mpp")
-    scale = 1.0 / mpp if mpp and text_attribute(file.attrs, "unit") == "um" else 1.0
-    tile_size = number_attribute(file.attrs, "tile_size_um")
+    patch_size = number_attribute(found.coords.attrs, "patch_size")
+    downsample = number_attribute(found.coords.attrs, "downsample") or 1.0
     return Attributes(
-        encoder=text_attribute(file.attrs, "extractor"),
-        patch_size=None if tile_size is None else round(tile_size * scale),
-        coords_scale=scale,
+        patch_size=None if patch_size is None else whole_side(patch_size * downsample, found.path)
     )
 
 
-def _dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
-    found = file.get(name)
-    return found if isinstance(found, h5py.Dataset) else None
+def _stamp_attributes(found: Datasets) -> Attributes:
+    attributes = found.file.attrs
+    mpp = number_attribute(attributes, "mpp")
+    scale = 1.0 / mpp if mpp and text_attribute(attributes, "unit") == "um" else 1.0
+    tile_size = number_attribute(attributes, "tile_size_um")
+    return Attributes(
+        encoder=text_attribute(attributes, "extractor"),
+        patch_size=None if tile_size is None else whole_side(tile_size * scale, found.path),
+        coords_scale=scale,
+    )
 
 
 TRIDENT = Hdf5Reader(("features",), _trident_attributes)

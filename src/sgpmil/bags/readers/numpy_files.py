@@ -1,14 +1,13 @@
 """Readers of numpy files: `.npy` with the features, and `.npz` with named arrays."""
 
 import re
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sgpmil.bags.readers.own_data import refuse_inflated_zip
 from sgpmil.bags.readers.raw import (
     BagHeader,
     RawBag,
@@ -17,9 +16,10 @@ from sgpmil.bags.readers.raw import (
     as_instance_labels,
     bag_shape,
 )
-from sgpmil.errors import BagError
+from sgpmil.bags.readers.stored_values import whole_side
+from sgpmil.errors import BagError, damage_as
 
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError)
+_ADVICE = "Write it again, without Python objects."
 
 
 class Npy:
@@ -99,12 +99,11 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         BagError: The file is absent or damaged, or holds Python objects.
     """
-    try:
+    with damage_as(BagError, "a readable numpy file of numbers", path, _ADVICE):
+        refuse_inflated_zip(path)
         # Opened here, because numpy leaves a damaged archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (*_DAMAGE, AttributeError, TypeError) as error:
-        raise _damaged(path, error) from error
+            return {name: _member(archive, name) for name in archive.files}
 
 
 def load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
@@ -113,10 +112,8 @@ def load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
     Raises:
         BagError: The file is absent or damaged, or holds Python objects.
     """
-    try:
+    with damage_as(BagError, "a readable numpy file of numbers", path, _ADVICE):
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
     if not isinstance(array, np.ndarray):
         raise BagError(f"Expected one array, but got several ({path}). Name it .npz.")
     return array
@@ -145,7 +142,7 @@ def _patch_size(arrays: dict[str, NDArray[Any]], path: Path) -> int | None:
             f"Expected one number as 'patch_size', but got shape {value.shape} of {value.dtype} "
             f"({path}). Store the side of an instance in level-0 pixels."
         )
-    return round(float(value.flat[0]))
+    return whole_side(float(value.flat[0]), path)
 
 
 def _folder_patch_size(path: Path) -> int | None:
@@ -163,9 +160,8 @@ def _neighbour(path: Path, folder: str) -> Path | None:
     return found if found.is_file() else None
 
 
-def _damaged(path: Path, error: Exception) -> BagError:
-    reason = " ".join(str(error).split())
-    return BagError(
-        f"Expected a readable numpy file of numbers, but got '{reason}' ({path}). "
-        "Write it again, without Python objects."
-    )
+def _member(archive: Any, name: str) -> NDArray[Any]:
+    found = archive[name]
+    if not isinstance(found, np.ndarray):  # numpy gives the bytes of what is no array
+        raise ValueError(f"{name}, which is no array")
+    return found

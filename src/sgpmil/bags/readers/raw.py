@@ -126,6 +126,8 @@ def as_features(array: NDArray[Any] | Tensor, path: Path) -> Float[Tensor, "N D"
     Raises:
         BagError: The array is not numeric, or its shape is not that of a bag.
     """
+    if isinstance(array, Tensor):
+        refuse_no_numbers(array, path)
     num_instances, feature_dim = bag_shape(array.shape, path)
     if isinstance(array, Tensor):
         if array.is_complex() or array.dtype == torch.bool or array.layout != torch.strided:
@@ -143,6 +145,29 @@ def as_features(array: NDArray[Any] | Tensor, path: Path) -> Float[Tensor, "N D"
     if not matrix.flags.writeable:
         matrix = matrix.copy()
     return torch.from_numpy(matrix.reshape(num_instances, feature_dim))
+
+
+def refuse_no_numbers(tensor: Tensor, path: Path) -> None:
+    """Refuse a stored tensor without numbers of its own in memory.
+
+    Raises:
+        BagError: It is nested, quantised, without data (meta), or one row that claims to be many.
+    """
+    kinds = {
+        "a nested tensor": tensor.is_nested,
+        "a quantised tensor": tensor.is_quantized,
+        "a tensor without data": tensor.is_meta,
+    }
+    found = next((kind for kind, is_so in kinds.items() if is_so), "")
+    if not found and tensor.layout == torch.strided:
+        num_bytes = tensor.numel() * tensor.element_size()
+        if num_bytes > tensor.untyped_storage().nbytes():
+            found = f"{tensor.numel()} numbers that are stored as fewer"
+    if found:
+        raise BagError(
+            f"Expected features as a matrix of numbers, but got {found} ({path}). Save them as an "
+            "ordinary tensor of float32 or float16."
+        )
 
 
 def as_coords(

@@ -3,6 +3,7 @@
 This module imports neither torch nor HDF5: the processes that read slides import it.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from sgpmil.errors import BagError
 from sgpmil.shapes import Int
 
+FARTHEST = 2**31 - 1
+"""Largest coordinate or side of a patch in pixels: no slide is larger."""
+
 
 def whole_coordinates(
     array: NDArray[Any], num_instances: int, path: Path, scale: float = 1.0
@@ -20,7 +24,7 @@ def whole_coordinates(
     """Convert stored coordinates to whole numbers, rounding where they are not.
 
     Raises:
-        BagError: The coordinates are not finite numbers, or not two for each instance.
+        BagError: The coordinates are no numbers of a slide's pixels, or not two for each instance.
     """
     if array.ndim == 3 and array.shape[0] == 1:
         array = array[0]
@@ -37,7 +41,14 @@ def whole_coordinates(
             f"{array.dtype} ({path}). Extract the slide again."
         )
     if scale != 1.0 or array.dtype.kind == "f":
-        array = np.rint(array.astype(np.float64) * scale)
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = np.rint(array.astype(np.float64) * scale)
+    low, high = array.min(), array.max()
+    if not (low >= -FARTHEST and high <= FARTHEST):  # NaN is neither
+        raise BagError(
+            f"Expected coordinates of a slide, within ±{FARTHEST}, but got {low:g} to {high:g} "
+            f"({path}). Extract the slide again."
+        )
     return np.array(array, dtype=np.int64, order="C")
 
 
@@ -49,8 +60,32 @@ def number_attribute(attributes: Mapping[str, Any], name: str) -> float | None:
     value = _first(attributes.get(name))
     try:
         return None if value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
+
+
+def positive_attribute(attributes: Mapping[str, Any], name: str) -> float | None:
+    """Return an attribute as a number; None where it is absent, or no finite number above 0."""
+    value = number_attribute(attributes, name)
+    return value if value is not None and 0 < value < math.inf else None
+
+
+def whole_side(value: float, place: Path | str) -> int:
+    """Return the side of a patch in whole pixels.
+
+    Raises:
+        BagError: It is not between one pixel and the size of a slide.
+
+    Example:
+        >>> whole_side(511.6, "a.h5")
+        512
+    """
+    if not 0.5 <= value <= FARTHEST:  # NaN is neither
+        raise BagError(
+            f"Expected the side of a patch as pixels, from 1 to {FARTHEST}, but got {value:g} "
+            f"({place}). Correct it, or extract the slide again."
+        )
+    return max(1, round(value))
 
 
 def text_attribute(attributes: Mapping[str, Any], name: str) -> str | None:

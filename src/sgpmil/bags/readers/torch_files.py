@@ -18,22 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.readers.numpy_files import load_npz
-from sgpmil.bags.readers.raw import BagHeader, RawBag, as_coords, as_features, bag_shape
-from sgpmil.errors import BagError
-
-# What torch raises on bytes that are no archive depends on where parsing stops.
-_DAMAGE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ImportError,
-    ArithmeticError,
-    zipfile.BadZipFile,
+from sgpmil.bags.readers.own_data import refuse_inflated_zip
+from sgpmil.bags.readers.raw import (
+    BagHeader,
+    RawBag,
+    as_coords,
+    as_features,
+    bag_shape,
+    refuse_no_numbers,
 )
+from sgpmil.errors import BagError, damage_as
 
 
 class ClamTensors:
@@ -48,6 +42,8 @@ class ClamTensors:
     def peek(path: Path) -> BagHeader:
         """Read the shape of a tensor."""
         array = load_array(path, mapped=True)
+        if isinstance(array, Tensor):
+            refuse_no_numbers(array, path)
         num_instances, feature_dim = bag_shape(array.shape, path)
         return BagHeader(num_instances, feature_dim, dtype=str(array.dtype).removeprefix("torch."))
 
@@ -94,20 +90,17 @@ def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
     Raises:
         BagError: The file is damaged, holds something else, or asks to run code.
     """
-    try:
-        with torch.serialization.safe_globals(_numpy_globals()):
-            content = _load(path, mapped=mapped)
-    except pickle.UnpicklingError as error:
-        raise BagError(
-            f"Expected a tensor or an array, but the file holds other Python objects, which "
-            f"could run code and are not loaded ({path}). Save the features alone, as a tensor."
-        ) from error
-    except _DAMAGE as error:
-        reason = str(error).split(". ")[0] or type(error).__name__
-        raise BagError(
-            f"Expected a file saved by torch, but got '{reason}' ({path}). "
-            "It is probably truncated: extract the slide again."
-        ) from error
+    # What torch raises on bytes that are no archive depends on where parsing stops.
+    advice = "It is probably truncated: extract the slide again."
+    with damage_as(BagError, "a file saved by torch", path, advice):
+        try:
+            with torch.serialization.safe_globals(_numpy_globals()):
+                content = _load(path, mapped=mapped)
+        except pickle.UnpicklingError as error:
+            raise BagError(
+                f"Expected a tensor or an array, but the file holds other Python objects, which "
+                f"could run code and are not loaded ({path}). Save the features alone, as a tensor."
+            ) from error
     if isinstance(content, Tensor | np.ndarray):
         return content
     raise BagError(
@@ -117,6 +110,7 @@ def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
 
 
 def _load(path: Path, *, mapped: bool) -> Any:
+    refuse_inflated_zip(path)
     # torch maps only its archive format; files from before torch 1.6 have to be read.
     mapped = mapped and zipfile.is_zipfile(path)
     with warnings.catch_warnings():

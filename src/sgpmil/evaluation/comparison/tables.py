@@ -4,8 +4,6 @@ As in the paper, a row is a run, a column a metric, the reference stands last, t
 bold and the second underlined. Means that print alike share their place.
 """
 
-import csv
-import io
 import math
 import re
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgpmil.bags.files import write_text
+from sgpmil.bags.tables import sheet_text
 from sgpmil.evaluation.comparison.result import Comparison, RunTest
 from sgpmil.evaluation.comparison.significance import PairedTest
 from sgpmil.evaluation.metrics import get_metric
@@ -231,11 +230,7 @@ def _exact(value: float) -> str:
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+    return sheet_text(header, rows)
 
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")

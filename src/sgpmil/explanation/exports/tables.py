@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.tables import to_spreadsheet
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.instance_columns import instance_columns
 from sgpmil.evaluation.prediction import InstanceScores
@@ -123,7 +124,9 @@ def write_patch_table(
         if suffix == ".csv":
             from pyarrow import csv
 
-            csv.write_csv(table, temporary)
+            names = [to_spreadsheet(name) for name in table["slide_id"].to_pylist()]
+            place = table.schema.get_field_index("slide_id")
+            csv.write_csv(table.set_column(place, "slide_id", [names]), temporary)
         else:
             import pyarrow.parquet as pq
 

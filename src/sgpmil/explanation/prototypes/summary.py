@@ -1,6 +1,5 @@
 """Prototypes of a set of slides: the patches and the effect of each, as data and as files."""
 
-import csv
 import json
 import math
 import os
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.tables import sheet_text
 from sgpmil.errors import ExplanationError
 from sgpmil.explanation.prototypes.similarity import SimilarityMeasure, SlidePrototypes
 
@@ -233,9 +233,7 @@ def write_prototype_table(
         for rank, prototype in enumerate(explanation.prototypes, start=1)
     ]
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        file.write(sheet_text(list(rows[0]), [row.values() for row in rows]))
 
 
 def _row(

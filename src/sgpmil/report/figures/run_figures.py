@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from sgpmil.bags.files import file_name
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.curves import reliability_figure, roc_figure
@@ -38,7 +39,7 @@ def write_run_figures(folder: Path, tables: Sequence[PredictionTable]) -> list[P
             class_index=class_index,
             class_name=table.target.names[class_index],
         )
-        path = folder / f"attention-{chosen.slide_id}.png"
+        path = folder / f"attention-{file_name(chosen.slide_id)}.png"
         save_figure(figure, path)
         written.append(path)
     return written

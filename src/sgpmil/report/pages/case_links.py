@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import file_name, write_text
 from sgpmil.errors import RunFolderError
-from sgpmil.report.pages.case_page import case_name
 
 FOLDER = "cases"
 """Folder of the case reports, beside the page."""
@@ -30,7 +29,7 @@ def case_address(slide_id: str) -> str:
         >>> case_address("slide 7")
         'cases/slide%207.html'
     """
-    return quote(f"{FOLDER}/{case_name(slide_id)}.html")
+    return quote(f"{FOLDER}/{file_name(slide_id)}.html")
 
 
 def refresh_case_links(page: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
+from sgpmil.bags.files import file_name
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind
 from sgpmil.explanation.map_layers import LayerKind, attention_values
 from sgpmil.explanation.maps import patch_side
@@ -52,17 +53,8 @@ _LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=Fals
 
 def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
     """Return the files of a slide's case report: HTML and PDF."""
-    name = case_name(slide_id)
+    name = file_name(slide_id)
     return folder / f"{name}.html", folder / f"{name}.pdf"
-
-
-def case_name(slide_id: str) -> str:
-    """Make a file name of a slide's name."""
-    safe = "".join("_" if sign in '/\\\0:*?"<>|' or ord(sign) < 32 else sign for sign in slide_id)
-    safe = safe.strip(". ") or "slide"
-    while len(safe.encode()) > 180:
-        safe = safe[:-1]
-    return safe
 
 
 def write_case(folder: Path, case: CaseReport, *, overwrite: bool = False) -> tuple[Path, Path]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from sgpmil.bags.labels import clean_slide_id
+from sgpmil.bags.splits import unused_slides, unused_text
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.calibration import calibrated_ece, expected_calibration_error
@@ -50,6 +51,7 @@ def run_checks(
     """
     checks = (
         *_finished(material),
+        *_unused(material, facts),
         *_patients(material, facts),
         _test_sets(material, facts),
         _names(material),
@@ -82,6 +84,16 @@ def _finished(material: RunMaterial) -> Iterator[Check]:
 
 def _done(num_folds: int) -> str:
     return f"All {num_folds} folds are done." if num_folds > 1 else "The only fold is done."
+
+
+def _unused(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
+    if material.run is None or not (facts.splits and material.run.slides):
+        return
+    unused = unused_slides(facts.splits, tuple(material.run.slides))
+    if unused:
+        yield Check("warning", "Unused slides", unused_text(unused, len(facts.splits)))
+    else:
+        yield Check("pass", "Unused slides", "Every slide of the data is in each fold.")
 
 
 def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:

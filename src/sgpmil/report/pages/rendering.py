@@ -1,11 +1,15 @@
 """Pages of HTML from templates. They need no other file and no network."""
 
+import base64
+import hashlib
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError
@@ -46,10 +50,16 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 @cache
 def _environment() -> Environment:
     # Everything is escaped, not only what looks like HTML by its name.
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("sgpmil.report.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Browsers run this script and no other: the page's policy names its digest.
+    script = (files("sgpmil.report.pages") / "templates" / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals["script"] = Markup(script)  # noqa: S704 (our own file)
+    environment.globals["script_hash"] = f"sha256-{digest}"
+    return environment

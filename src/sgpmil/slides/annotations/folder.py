@@ -17,7 +17,7 @@ from pathlib import Path
 from sgpmil.errors import AnnotationError, SettingsError
 from sgpmil.options import Options
 from sgpmil.slides.annotations.mask import AnnotationMask, read_mask
-from sgpmil.slides.annotations.region_files import read_asap_xml, read_geojson
+from sgpmil.slides.annotations.region_files import read_asap_xml, read_geojson, regular_file
 from sgpmil.slides.annotations.regions import (
     CAMELYON,
     Annotations,
@@ -53,7 +53,7 @@ def read_annotations(
         AnnotationError: The file is missing, damaged, or of another format, or the names of its
             regions are not those of the rule.
     """
-    file = Path(path)
+    file = regular_file(path)
     kind = _KINDS.get(file.suffix.lower()) or _kind_by_content(file)
     where = f"'{file}'"
     if kind == "tiff":

@@ -2,21 +2,23 @@
 
 import math
 import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sgpmil.errors import AnnotationError
+from sgpmil.errors import AnnotationError, damage_as
 from sgpmil.shapes import Bool
+from sgpmil.slides.annotations.region_files import regular_file
 from sgpmil.slides.annotations.regions import Annotations, Region
 from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading.tiff_file import quiet_tifffile
 
 MOST_PIXELS = 2**25
 """Pixels of the largest level of a pyramid that is read: 33 million."""
+_MOST_BYTES = 2**30
+"""Bytes of a mask without such a level, and of one of its tiles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +69,10 @@ def read_mask(
     """
     require_package("tifffile")
     require_package("imagecodecs")  # tifffile needs it for compressed files, and says so late
-    file = Path(path)
+    file = regular_file(path)
     where = f"'{file}'"
-    largest, image = _read_tiff(file, where)
+    with damage_as(AnnotationError, "a mask as TIFF", file, "Save it again."):
+        largest, image = _read_tiff(file)
     if image.ndim == 3 and image.shape[2] in (3, 4):
         image = image[:, :, :3].max(axis=2)  # less an alpha channel
     if image.ndim != 2 or image.size == 0:
@@ -105,28 +108,23 @@ def mask_polygons(mask: AnnotationMask) -> Annotations:
     return Annotations(tuple(Region(part, "mask") for part in parts))
 
 
-def _read_tiff(file: Path, where: str) -> tuple[tuple[int, int], np.ndarray]:
+def _read_tiff(file: Path) -> tuple[tuple[int, int], np.ndarray]:
     """Return width and height of the largest level, and the pixels of the level that is read."""
     import tifffile
 
-    try:
-        with quiet_tifffile(), tifffile.TiffFile(file) as content:
-            levels: list[Any] = list(content.series[0].levels)
-            small = [level for level in levels if math.prod(level.shape[:2]) <= MOST_PIXELS]
-            shape = levels[0].shape
-            image = np.asarray((small[0] if small else levels[-1]).asarray())
-    except (
-        tifffile.TiffFileError,
-        struct.error,
-        OSError,
-        ValueError,
-        RuntimeError,
-        LookupError,
-    ) as error:
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise AnnotationError(
-            f"Expected a mask as TIFF in {where}, but it cannot be read ({reason}). Save it again."
-        ) from error
+    with quiet_tifffile(), tifffile.TiffFile(file) as content:
+        levels: list[Any] = list(content.series[0].levels)
+        small = [level for level in levels if math.prod(level.shape[:2]) <= MOST_PIXELS]
+        shape, chosen = levels[0].shape, small[0] if small else levels[-1]
+        page = chosen.keyframe
+        tile = math.prod(page.chunks) * page.dtype.itemsize if page.dtype is not None else 0
+        if max(chosen.nbytes, tile) > _MOST_BYTES:
+            raise AnnotationError(
+                f"Expected a mask of at most {_MOST_BYTES // 2**20} MiB in '{file}', or a pyramid "
+                f"with such a level, but got one of {max(chosen.nbytes, tile) // 2**20} MiB. Save "
+                "it as a pyramid, or smaller."
+            )
+        image = np.asarray(chosen.asarray())
     return (int(shape[1]), int(shape[0])), image
 
 

@@ -10,12 +10,31 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from sgpmil.errors import AnnotationError
+from sgpmil.errors import AnnotationError, damage_as
 from sgpmil.shapes import Float
 from sgpmil.slides.annotations.regions import Region, SkippedRegionWarning
 from sgpmil.slides.optional_part import Geometry, require_package
 
 _FEWEST_POINTS = 3
+_MOST_CROSSINGS = 50_000
+"""Times that an outline may cross itself. Drawn ones do a few times; the work grows with them."""
+_CROSSINGS_AT_ONCE = 256
+_FARTHEST = 2**31 - 1
+"""Largest coordinate in pixels."""
+
+
+def regular_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, and of nothing that would never end, such as a pipe.
+
+    Raises:
+        AnnotationError: There is no such file.
+    """
+    if not Path(path).is_file():
+        raise AnnotationError(
+            f"Expected annotations in '{path}', but it cannot be read (there is no such file). "
+            "Check the path."
+        )
+    return Path(path)
 
 
 def area_of_rings(
@@ -33,6 +52,9 @@ def area_of_rings(
 
     Returns:
         A Polygon or MultiPolygon; None where fewer than three points or no area is left.
+
+    Raises:
+        AnnotationError: A ring crosses itself many thousand times.
 
     Example:
         >>> area_of_rings(np.array([[0.0, 0.0], [2.0, 2.0], [2.0, 0.0], [0.0, 2.0]])).area
@@ -55,10 +77,31 @@ def _area(points: Float[np.ndarray, "K 2"]) -> Geometry | None:
 
     if len(np.unique(points, axis=0)) < _FEWEST_POINTS:
         return None
-    valid = shapely.make_valid(shapely.Polygon(points), method="structure", keep_collapsed=False)
+    polygon = shapely.Polygon(points)
+    if not shapely.is_valid(polygon):
+        _refuse_scribble(points)
+    valid = shapely.make_valid(polygon, method="structure", keep_collapsed=False)
     parts = shapely.get_parts(valid)
     parts = parts[shapely.area(parts) > 0]
     return shapely.union_all(parts) if len(parts) else None
+
+
+def _refuse_scribble(points: Float[np.ndarray, "K 2"]) -> None:
+    """Refuse a ring whose crossings would fill the memory, before they are computed."""
+    import shapely
+
+    segments = shapely.linestrings(np.stack([points, np.roll(points, -1, axis=0)], axis=1))
+    tree = shapely.STRtree(segments)
+    # Neighbours touch, and each crossing is found from both of its sides.
+    count = -3 * len(segments)
+    for start in range(0, len(segments), _CROSSINGS_AT_ONCE):
+        part = segments[start : start + _CROSSINGS_AT_ONCE]
+        count += len(tree.query(part, predicate="intersects")[0])
+        if count > 2 * _MOST_CROSSINGS:
+            raise AnnotationError(
+                f"Expected outlines that cross themselves at most {_MOST_CROSSINGS} times, but one "
+                f"of {len(points)} corners does more often. Draw it again, or remove it."
+            )
 
 
 _AREAS = ("polygon", "spline", "rectangle")
@@ -81,8 +124,11 @@ def read_asap_xml(path: str | os.PathLike[str]) -> tuple[Region, ...]:
     Raises:
         AnnotationError: The file is missing, damaged, or not ASAP's.
     """
-    file = Path(path)
-    where = f"'{file}'"
+    with damage_as(AnnotationError, "annotations as ASAP's XML", path, "Save them again as XML."):
+        return _asap_regions(regular_file(path), f"'{path}'")
+
+
+def _asap_regions(file: Path, where: str) -> tuple[Region, ...]:
     try:
         parser = ElementTree.XMLParser(target=_NoDoctype())  # noqa: S314 (a DTD is refused above)
         root = ElementTree.fromstring(file.read_bytes(), parser=parser)  # noqa: S314
@@ -103,7 +149,7 @@ def read_asap_xml(path: str | os.PathLike[str]) -> tuple[Region, ...]:
             f"Left out {len(drawn) - len(regions)} of {len(drawn)} objects without an area in "
             f"{where}.",
             SkippedRegionWarning,
-            stacklevel=2,
+            stacklevel=4,
         )
     return regions
 
@@ -127,7 +173,7 @@ def _points(element: ElementTree.Element, where: str) -> Float[np.ndarray, "K 2"
             f"{where}, but got {error}. Save the annotations again."
         ) from error
     points = np.array(corners, dtype=np.float64).reshape(-1, 3)
-    if not np.isfinite(points).all():
+    if not (np.abs(points) <= _FARTHEST).all():
         raise AnnotationError(
             f"Expected numbers Order, X and Y at every corner of '{element.get('Name', '')}' in "
             f"{where}, but got an infinite one. Save the annotations again."
@@ -146,8 +192,11 @@ def read_geojson(path: str | os.PathLike[str]) -> tuple[Region, ...]:
     Raises:
         AnnotationError: The file is missing, damaged, or not GeoJSON.
     """
-    file = Path(path)
-    where = f"'{file}'"
+    with damage_as(AnnotationError, "annotations as GeoJSON", path, "Export them again."):
+        return _geojson_regions(regular_file(path), f"'{path}'")
+
+
+def _geojson_regions(file: Path, where: str) -> tuple[Region, ...]:
     try:
         content = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
@@ -167,7 +216,7 @@ def read_geojson(path: str | os.PathLike[str]) -> tuple[Region, ...]:
             f"Left out {num_skipped} of {num_skipped + len(regions)} objects without an area in "
             f"{where}.",
             SkippedRegionWarning,
-            stacklevel=2,
+            stacklevel=4,
         )
     return tuple(regions)
 
@@ -221,7 +270,7 @@ def _ring(ring: Any, where: str) -> Float[np.ndarray, "K 2"]:
             f"Expected the corners of every polygon in {where} as pairs of numbers, but got "
             f"something else ({error}). Export the annotations again."
         ) from error
-    if not np.isfinite(points).all():
+    if not (np.abs(points) <= _FARTHEST).all():
         raise AnnotationError(
             f"Expected the corners of every polygon in {where} as pairs of numbers, but got an "
             "infinite one. Export the annotations again."

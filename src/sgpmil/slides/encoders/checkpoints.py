@@ -1,7 +1,6 @@
 """Weights of networks, from files and from Hugging Face's hub."""
 
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sgpmil.errors import EncoderError
+from sgpmil.errors import EncoderError, damage_as
 from sgpmil.slides.encoders.encoder import require
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -18,6 +17,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _SHARDS = "model.safetensors.index.json"
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".torch")
 _NESTED = ("state_dict", "model", "teacher", "model_state_dict")
+_DEEPEST = 8
+"""Dictionaries around the tensors, one in another."""
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 """Prefixes of data-parallel training, compilation and training frameworks."""
 _HEADS = ("head.", "fc.", "_fc.", "classifier.", "dino_head.", "ibot_head.", "pooler.")
@@ -32,7 +33,7 @@ def weights_file(path: Path) -> Path:
         EncoderError: There is none, or there are several.
     """
     if not path.is_dir():
-        if not path.exists():
+        if not path.is_file():
             raise EncoderError(f"Expected weights in '{path}', but there is no such file.")
         return path
     for name in (WEIGHT_FILES[0], _SHARDS, *WEIGHT_FILES[1:]):
@@ -58,15 +59,9 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         EncoderError: The file is missing, damaged or not a checkpoint.
     """
     file = weights_file(path)
-    try:
-        content = _read(file)
-    except (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise EncoderError(
-            f"Expected a checkpoint with nothing but tensors in '{file}', but it cannot be read "
-            f"({words}). Download it again, or save the model's state_dict."
-        ) from error
-    return _unwrapped(_tensors(content, file))
+    advice = "Download it again, or save the model's state_dict."
+    with damage_as(EncoderError, "a checkpoint with nothing but tensors", file, advice):
+        return _unwrapped(_tensors(_read(file), file))
 
 
 def _read(file: Path) -> Any:
@@ -75,6 +70,8 @@ def _read(file: Path) -> Any:
 
     if file.name == _SHARDS:
         names = set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())
+        if any(Path(name).name != name or name == _SHARDS for name in names):
+            raise ValueError("parts of the weights in other folders")
         return {
             key: value for name in sorted(names) for key, value in _read(file.parent / name).items()
         }
@@ -87,13 +84,19 @@ def _read(file: Path) -> Any:
 
 
 def _tensors(content: Any, file: Path) -> dict[str, torch.Tensor]:
-    while isinstance(content, Mapping):
+    for _ in range(_DEEPEST):  # a dictionary can hold itself
+        if not isinstance(content, Mapping):
+            break
         nested = next((key for key in _NESTED if isinstance(content.get(key), Mapping)), None)
         if nested is None:
             break
         content = content[nested]
     found = (
-        {key: value for key, value in content.items() if isinstance(value, torch.Tensor)}
+        {
+            key: value
+            for key, value in content.items()
+            if isinstance(key, str) and isinstance(value, torch.Tensor)
+        }
         if isinstance(content, Mapping)
         else {}
     )

@@ -21,6 +21,7 @@ def load_encoder(
     weights: Path | None = None,
     device: str = "auto",
     precision: Precision | None = None,
+    trust: bool = False,
 ) -> Encoder:
     """Load an encoder.
 
@@ -33,6 +34,7 @@ def load_encoder(
             ``cuda:1``.
         precision: Precision of the computation; by default the encoder's own on a GPU, and
             float32 elsewhere.
+        trust: Whether a TorchScript file, which is a program, may run.
 
     Raises:
         EncoderError: There is no such encoder, or its weights are not available or do not fit.
@@ -42,7 +44,7 @@ def load_encoder(
     target = compute_device(device, needs_float64=False)
     if precision is not None and precision not in DTYPES:
         raise SettingsError(f"Expected precision to be {', '.join(DTYPES)}, but got '{precision}'.")
-    loaded = _load(name, weights, target)
+    loaded = _load(name, weights, target, trust)
     suitable = loaded.precision if target.type == "cuda" else "float32"
     encoder = NetworkEncoder(
         re.sub(r"[^\w.-]+", "-", loaded.name),
@@ -58,7 +60,7 @@ def load_encoder(
     return encoder
 
 
-def _load(name: str, weights: Path | None, device: torch.device) -> Network:
+def _load(name: str, weights: Path | None, device: torch.device, trust: bool) -> Network:
     if name.startswith("timm:"):
         return load_timm(name.removeprefix("timm:"), weights)
     if name.startswith("hf:"):
@@ -69,7 +71,7 @@ def _load(name: str, weights: Path | None, device: torch.device) -> Network:
                 f"Expected no other weights for '{name}', which holds its own, but got "
                 f"'{weights}'. To load weights, name the encoder they belong to."
             )
-        return load_model_file(Path(name), device)
+        return load_model_file(Path(name), device, trust=trust)
     if _CLASS.fullmatch(name):
         return load_own_class(name, weights)
     return find_entry(name).load(weights)

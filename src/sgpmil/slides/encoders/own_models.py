@@ -5,6 +5,7 @@ import importlib
 import inspect
 import json
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -48,18 +49,22 @@ class _Sidecar(BaseModel):
         )
 
 
-def load_model_file(path: Path, device: torch.device) -> Network:
+def load_model_file(path: Path, device: torch.device, *, trust: bool = False) -> Network:
     """Load a model that maps normalised images (B×3×S×S) to embeddings (B×D).
 
     A file of the same name with the suffix ``.json`` describes the input. Without it, the input is
     224 px with the mean and standard deviation of ImageNet.
 
+    A TorchScript file is a program: it can read and write files. An ONNX file is a graph of
+    operators that onnxruntime has; operators of other libraries are refused.
+
     Args:
         path: TorchScript, or ONNX if the suffix is ``.onnx``.
         device: Device of the computation.
+        trust: Whether TorchScript may run.
 
     Raises:
-        EncoderError: The file is missing, damaged or something else.
+        EncoderError: The file is missing, damaged or something else, or TorchScript without trust.
         MissingPartError: It is ONNX, and onnxruntime is not installed.
     """
     if not path.is_file():
@@ -69,6 +74,15 @@ def load_model_file(path: Path, device: torch.device) -> Network:
         model: Any = _OnnxModel(path, device)
         sidecar = _read_sidecar(path, **model.stated_size)
     else:
+        if not _is_torchscript(path):
+            raise _no_torchscript(path)
+        if not trust:
+            raise EncoderError(
+                f"Expected an encoder that cannot run code, but '{path}' is TorchScript, a program "
+                "that can read and write your files. If you trust whoever made it, pass "
+                "`trust=True`; safer are an architecture by name and its weights as safetensors "
+                "(`weights`), or ONNX."
+            )
         model = _torchscript(path, device)
         sidecar = _read_sidecar(path)
     with path.open("rb") as file:
@@ -100,11 +114,24 @@ def _read_sidecar(model: Path, **defaults: Any) -> _Sidecar:
 def _torchscript(path: Path, device: torch.device) -> torch.nn.Module:
     try:
         return torch.jit.load(str(path), map_location=device)
-    except (RuntimeError, ValueError, OSError) as error:
-        raise EncoderError(
-            f"Expected a TorchScript model in '{path}', but it is none. If it holds weights, name "
-            "their encoder, and give the file with `weights`."
-        ) from error
+    except Exception as error:  # a damaged file fails in many ways
+        raise _no_torchscript(path) from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Return whether a file has code, without running any."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except Exception:  # noqa: BLE001 (whatever an archive is damaged by)
+        return False
+
+
+def _no_torchscript(path: Path) -> EncoderError:
+    return EncoderError(
+        f"Expected a TorchScript model in '{path}', but it is none. If it holds weights, name "
+        "their encoder, and give the file with `weights`."
+    )
 
 
 class _OnnxModel:
@@ -112,9 +139,7 @@ class _OnnxModel:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-        refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf)
         wanted = ["CPUExecutionProvider"]
         if device.type == "cuda":
             wanted.insert(0, "CUDAExecutionProvider")
@@ -123,7 +148,7 @@ class _OnnxModel:
             self.session: Any = onnxruntime.InferenceSession(
                 str(path), providers=[name for name in wanted if name in available]
             )
-        except (*refusals, state.NotImplemented) as error:
+        except Exception as error:  # damaged, or with operators that it does not have
             words = " ".join(str(error).split())[:160]
             raise EncoderError(
                 f"Expected an ONNX model in '{path}', but onnxruntime refuses it ({words})."

@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 import torch
 
-from sgpmil.errors import EncoderError, ExtractionError, SgpmilError
+from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
+from sgpmil.errors import EncoderError, ExtractionError, SgpmilError, reason_of
 from sgpmil.processes import FileLock
 from sgpmil.shapes import UInt8
 from sgpmil.slides.encoders import Encoder
@@ -270,11 +271,14 @@ def _read_stored(
         return None
     try:
         with h5py.File(path, "r", locking=False) as file:
-            features, coords = file["features"], file["coords"]
+            features, coords = (own_dataset(file, name, path) for name in ("features", "coords"))
+            if features is None or coords is None:
+                raise KeyError("features or coords")
+            refuse_missing_data(features, path)
             shape, fingerprint = features.shape, features.attrs.get(_FINGERPRINT)
             dtype, num_coords = features.dtype.name, coords.shape[-2]
-    except (OSError, RuntimeError, KeyError) as error:
-        return 0, f"its file was damaged ({' '.join(str(error).split())})"
+    except Exception as error:  # noqa: BLE001 (a damaged file fails in many ways)
+        return 0, f"its file was damaged ({reason_of(error)})"
     num_patches, record = int(num_coords), stored_record(path) or {}
     if num_patches and shape[-2:-1] != (num_patches,):
         return 0, "its file was damaged (not an embedding for each patch)"

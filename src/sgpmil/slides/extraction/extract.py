@@ -3,8 +3,6 @@
 The command ``sgpmil extract`` calls `extract_folder`.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from sgpmil.bags.files import write_text
+from sgpmil.bags.tables import sheet_text
 from sgpmil.errors import SgpmilError
 from sgpmil.scaleout.executors import PlaceOptions
 from sgpmil.slides.encoders import DEFAULT_ENCODER, Precision, load_encoder
@@ -53,6 +52,7 @@ class ExtractOptions(PlaceOptions):
             TorchScript or ONNX file, or package.module:Class. The default is trained on
             photographs; encoders trained on pathology are better.
         weights: Checkpoint of the encoder, for machines without internet.
+        trust: Run an encoder in TorchScript, a program that can read and write your files.
         slide_list: Table of slides (.csv) with columns wsi and, where the files do not state it,
             mpp or mag.
         slide_mpp: Microns per pixel of slides that do not state it.
@@ -80,6 +80,7 @@ class ExtractOptions(PlaceOptions):
     min_tissue: float = 0.25
     encoder: str = DEFAULT_ENCODER
     weights: Path | None = None
+    trust: bool = False
     slide_list: Path | None = None
     slide_mpp: float | None = None
     slide_mag: float | None = None
@@ -170,6 +171,7 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
             else options.weights.absolute(),
             device=options.device,
             precision=options.precision,
+            trust=options.trust,
         )
         encoder = load()  # here too: what would fail in every worker fails once
         if options.is_local:
@@ -189,12 +191,9 @@ def _listing_skipped(done: ExtractedFolder, options: ExtractOptions) -> Extracte
     if not (options.skip_bad and done.failed):
         path.unlink(missing_ok=True)
         return done
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("slide_id", "reason"))
-    writer.writerows((outcome.slide_id, outcome.reason) for outcome in done.failed)
+    rows = [(outcome.slide_id, outcome.reason) for outcome in done.failed]
     try:
-        write_text(path, text.getvalue())
+        write_text(path, sheet_text(("slide_id", "reason"), rows))
     except OSError as error:
         raise cannot_write(options.out, error) from error
     return replace(done, skipped=path)

@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from sgpmil.bags.readers.own_data import own_dataset
 from sgpmil.errors import ExtractionError
 from sgpmil.slides.annotations import SkippedRegionWarning
 from sgpmil.slides.extraction.jobs import ExtractionSettings, SlideJob
@@ -114,8 +115,11 @@ def stored_record(path: Path) -> Record | None:
     """
     try:
         with h5py.File(path, "r", locking=False) as file:
-            attributes = dict(file["coords"].attrs)
-    except (OSError, RuntimeError, KeyError):
+            coords = own_dataset(file, "coords", path)
+            if coords is None:
+                return None
+            attributes = dict(coords.attrs)
+    except Exception:  # noqa: BLE001 (a damaged file fails in many ways)
         return None
     return {name: attributes[name] for name in _RECORDED if name in attributes}
 

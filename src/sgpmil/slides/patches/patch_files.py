@@ -21,8 +21,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sgpmil.bags.readers.stored_values import number_attribute, text_attribute, whole_coordinates
-from sgpmil.errors import BagError, ExtractionError
+from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
+from sgpmil.bags.readers.stored_values import (
+    FARTHEST,
+    number_attribute,
+    positive_attribute,
+    text_attribute,
+    whole_coordinates,
+)
+from sgpmil.errors import ExtractionError
 from sgpmil.shapes import Float
 from sgpmil.slides.patches.grid import Patches, PatchSettings
 from sgpmil.slides.patches.hdf5_file import NewHdf5File, set_attributes
@@ -155,14 +162,17 @@ def read_coords(path: str | os.PathLike[str]) -> Patches:
     file = Path(path)
     try:
         with h5py.File(file, "r", locking=False) as content:
-            dataset = content["coords"]
-            if not isinstance(dataset, h5py.Dataset):
+            dataset = own_dataset(content, "coords", file)
+            if dataset is None:
                 raise KeyError("'coords' is no dataset")
+            refuse_missing_data(dataset, file)
             stored, attributes = np.asarray(dataset[()]), dataset.attrs
             count = 0 if stored.size == 0 else stored.shape[-2] if stored.ndim > 1 else 1
             coords = whole_coordinates(stored, count, file)
             return _patches(coords, attributes, file)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, BagError) as error:
+    except ExtractionError:
+        raise
+    except Exception as error:  # a damaged file fails in many ways
         if isinstance(error, FileNotFoundError):
             reason = "there is none"
         else:
@@ -175,8 +185,8 @@ def read_coords(path: str | os.PathLike[str]) -> Patches:
 
 def _patches(coords: np.ndarray, attributes: h5py.AttributeManager, file: Path) -> Patches:
     size = number_attribute(attributes, "patch_size")
-    level0 = number_attribute(attributes, "level0_magnification")
-    target = number_attribute(attributes, "target_magnification")
+    level0 = positive_attribute(attributes, "level0_magnification")
+    target = positive_attribute(attributes, "target_magnification")
     side = number_attribute(attributes, "patch_size_level0")
     downsample = number_attribute(attributes, "downsample")
     if side is None and size is not None:
@@ -185,12 +195,14 @@ def _patches(coords: np.ndarray, attributes: h5py.AttributeManager, file: Path) 
         elif downsample:
             side = round(size * downsample)
             size /= number_attribute(attributes, "custom_downsample") or 1
-    if size is None or side is None or size < 1 or side < 1:
+    if size is None or side is None or not 1 <= size <= FARTHEST or not 1 <= side <= FARTHEST:
         raise ExtractionError(
             "Expected the attributes 'patch_size' and 'patch_size_level0' (or CLAM's 'downsample') "
             f"on 'coords' in '{file}', but got {sorted(attributes)}. Place the patches again."
         )
     overlap = number_attribute(attributes, "overlap")
+    if overlap is not None and not -FARTHEST <= overlap <= FARTHEST:
+        overlap = None
     return Patches(
         coords=coords,
         size=round(size),
@@ -204,8 +216,8 @@ def _patches(coords: np.ndarray, attributes: h5py.AttributeManager, file: Path) 
 
 
 def _slide_size(attributes: h5py.AttributeManager) -> tuple[int, int] | None:
-    width = number_attribute(attributes, "level0_width")
-    height = number_attribute(attributes, "level0_height")
+    width = positive_attribute(attributes, "level0_width")
+    height = positive_attribute(attributes, "level0_height")
     if width is not None and height is not None:
         return round(width), round(height)
     # CLAM: the size of the level that patches are read from. Only level 0 is known exactly.

@@ -1,9 +1,10 @@
 """Opening of slide files, each by the library that reads it best."""
 
+import math
 import os
 from pathlib import Path
 
-from sgpmil.errors import SlideError
+from sgpmil.errors import SlideError, damage_as
 from sgpmil.slides.optional_part import require_package
 from sgpmil.slides.reading.finding import IMAGE_SUFFIXES, SUFFIXES, dicom_files
 from sgpmil.slides.reading.image_file import ImageSlide
@@ -28,6 +29,12 @@ _OTHER_STARTS = {
     _JPEG_START: "a JPEG image",
 }
 _LONGEST_START = 64
+MOST_PIXELS = 2**37
+"""Pixels of the largest slide: 137 thousand million."""
+_FREE_PIXELS, _PIXELS_A_BYTE = 2**28, 10_000
+"""Pixels that any file may have, and that a byte may have beyond: blank tiles have hundreds."""
+_WHOLE = (".svs", ".tif", ".tiff", ".ndpi", ".scn", ".bif", ".svslide", ".qptiff")
+"""Suffixes of slides that are one file."""
 
 
 def open_slide(path: str | os.PathLike[str]) -> Slide:
@@ -43,6 +50,18 @@ def open_slide(path: str | os.PathLike[str]) -> Slide:
         SlideError: There is no such file, or it is empty, damaged or of another format.
     """
     file = Path(path)
+    advice = "Copy it again from its source."
+    with damage_as(SlideError, "a slide", file, advice):
+        slide = _opened(file)
+    try:
+        _refuse_impossible(slide, file)
+    except SlideError:
+        slide.close()
+        raise
+    return slide
+
+
+def _opened(file: Path) -> Slide:
     if file.is_dir():
         return _open_folder(file)
     start = _start_of(file)
@@ -70,6 +89,19 @@ def open_slide(path: str | os.PathLike[str]) -> Slide:
         return OpenSlideFile(file)
     except SlideError as refusal:
         return _second_try(file, start, refusal)
+
+
+def _refuse_impossible(slide: Slide, file: Path) -> None:
+    """Refuse more pixels than a slide can have, or than its file can hold."""
+    width, height = slide.size
+    # A folder beside the file may hold the pixels.
+    stored = file.stat().st_size if file.is_file() and file.suffix.lower() in _WHOLE else math.inf
+    most = min(MOST_PIXELS, max(_FREE_PIXELS, _PIXELS_A_BYTE * stored))
+    if min(slide.size) < 1 or width * height > most:
+        raise SlideError(
+            f"Expected a slide of 1 to {most:.3g} pixels, as its file can hold, but '{file}' "
+            f"claims {width} × {height}. It is damaged: copy it again from its source."
+        )
 
 
 def _open_plain_tiff(file: Path) -> Slide:
@@ -118,6 +150,10 @@ def _open_folder(folder: Path) -> Slide:
 
 
 def _start_of(file: Path) -> bytes:
+    if file.exists() and not file.is_file():
+        raise SlideError(
+            f"Expected a slide at '{file}', but it is no file but a pipe or a device. Give a file."
+        )
     try:
         with file.open("rb") as stream:
             start = stream.read(_LONGEST_START)

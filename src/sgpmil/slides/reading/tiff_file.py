@@ -69,6 +69,7 @@ class TiffSlide(Slide):
                 check_chain(self._file, f"'{path}'")
             with quiet_tifffile():
                 self._tiff: Any = tifffile.TiffFile(self._file)
+                _refuse_empty_first(self._tiff, path)
                 found = find_levels(self._tiff, f"'{path}'")
                 size = (found[0].width, found[0].height)
                 optics = _optics(self._tiff, found[0].keyframe, size)
@@ -118,6 +119,17 @@ class TiffSlide(Slide):
             return across, down
         width = self.levels[level].width  # a strip is decoded whole
         return width, max(1, across * down // width)
+
+
+def _refuse_empty_first(tiff: Any, path: Path) -> None:
+    """Refuse a file whose first page, the slide, has no pixels: another page is none."""
+    first = next(iter(tiff.pages), None)
+    if first is not None and min(first.imagewidth, first.imagelength) < 1:
+        raise SlideError(
+            f"Expected the slide on the first page of '{path}', but that page is "
+            f"{first.imagewidth} × {first.imagelength} px. The file is damaged: copy it again from "
+            "its source."
+        )
 
 
 def _nearest(position: float) -> int:
