@@ -88,9 +88,7 @@ def test_slides_are_found_below_the_folder_and_measured(run, tmp_path):
     deep = tmp_path / "slides" / "batch 1"
     deep.mkdir(parents=True)
     write_slide(deep / "a.tiff", mpp=None)
-    with pytest.warns(
-        MissingMaterialWarning, match="No slides found in .* for 1 slide, shown without"
-    ):
+    with pytest.warns(MissingMaterialWarning, match=r"found in .* for 1 slide, shown without"):
         found = read_material(run, slides=tmp_path / "slides", mpp=0.25)
     picture = found.sources.picture("a", longest=200)
     assert picture.pixels is not None
