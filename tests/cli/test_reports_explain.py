@@ -50,7 +50,7 @@ def test_a_run_is_explained_into_its_folder(sgpmil, made, run):
     words += ("--beside", made / "abmil", "--export", "csv,geojson", "--export", "csv")
     code, out, error = sgpmil("explain", run, *words)
     assert code == 0, error
-    assert "3 slides have no slides" in error
+    assert "for 3 slides, shown without" in error
     assert f"Explanation in {run / 'explanation'}" in out
     assert f"Next: sgpmil report {run}" in out
     found = {path.parent.name for path in (run / "explanation").rglob(f"{SLIDES[0]}.*")}

@@ -59,7 +59,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def material(place):
-    with pytest.warns(UserWarning, match="2 slides have no slides"):
+    with pytest.warns(UserWarning, match="for 2 slides, shown without"):
         return read_material(
             place / "sgpmil",
             slides=place / "slides",

@@ -88,7 +88,7 @@ def test_slides_are_found_below_the_folder_and_measured(run, tmp_path):
     deep = tmp_path / "slides" / "batch 1"
     deep.mkdir(parents=True)
     write_slide(deep / "a.tiff", mpp=None)
-    with pytest.warns(MissingMaterialWarning, match="1 slides have no slides"):
+    with pytest.warns(MissingMaterialWarning, match=r"found in .* for 1 slide, shown without"):
         found = read_material(run, slides=tmp_path / "slides", mpp=0.25)
     picture = found.sources.picture("a", longest=200)
     assert picture.pixels is not None
@@ -154,7 +154,7 @@ def test_nuclei_are_named_after_slides(run, tmp_path):
     with pytest.raises(ExplanationError, match="Name them after the slides"):
         read_material(run, nuclei=tmp_path / "nuclei")
     (tmp_path / "nuclei" / "a.json").write_text("{}")
-    with pytest.warns(MissingMaterialWarning, match="have no nuclei"):
+    with pytest.warns(MissingMaterialWarning, match="No nuclei found in"):
         found = read_material(run, nuclei=tmp_path / "nuclei")
     assert replace(found.sources, mpp=0.5).nuclei == {"a": tmp_path / "nuclei" / "a.json"}
 

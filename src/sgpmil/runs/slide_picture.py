@@ -145,7 +145,7 @@ def find_nuclei_files(folder: Path, wanted: set[str]) -> dict[str, Path]:
 def _warn_missing(slides: set[str], what: str, folder: Path) -> None:
     if slides:
         warnings.warn(
-            f"No {what} in {folder} of {counted(len(slides), 'slide')}, shown without: "
+            f"No {what} found in {folder} for {counted(len(slides), 'slide')}, shown without: "
             f"{listed(sorted(slides))}.",
             MissingMaterialWarning,
             stacklevel=4,
