@@ -16,6 +16,7 @@ from sgpmil.bags.readers.own_data import refuse_inflated_zip
 from sgpmil.errors import LabelError, SgpmilError, damage_as
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_LONGEST_SHOWN = 80
 _MOST_CELLS = 2**22
 """Cells of the largest workbook that is read: four million."""
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
@@ -81,7 +82,8 @@ def listed(names: list[str] | tuple[str, ...], limit: int = 3) -> str:
         >>> listed(["a", "b", "c", "d", "e"])
         "'a', 'b', 'c' and 2 more"
     """
-    shown = ", ".join(f"'{name}'" for name in names[:limit])
+    short = (n if len(n) <= _LONGEST_SHOWN else f"{n[:_LONGEST_SHOWN]}…" for n in names[:limit])
+    shown = ", ".join(f"'{name}'" for name in short)
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 

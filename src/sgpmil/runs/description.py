@@ -13,7 +13,7 @@ from typing import Any
 
 from sgpmil.bags.files import name_fault, write_text
 from sgpmil.bags.tables import listed
-from sgpmil.errors import RunFolderError
+from sgpmil.errors import RunFolderError, reason_of
 
 FORMAT = 1
 """Version of the format of ``run.json``. Runs without one are of the first format."""
@@ -111,10 +111,10 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise RunFolderError(
             f"Expected a run (a folder with {_FILE}) at {folder}, but found none."
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise RunFolderError(
             f"Expected the description of a run in {file}, but it is damaged "
-            f"({type(error).__name__}: {error}). Replace the run with `overwrite=True`, or "
+            f"({type(error).__name__}: {reason_of(error)}). Replace the run with `overwrite=True`, or "
             "restore the file."
         ) from error
     if written_as > FORMAT:
@@ -131,6 +131,9 @@ def _check_kinds(description: Mapping[str, Any]) -> None:
     for name, kind in (("folds", list), ("settings", dict), ("data", dict), ("versions", dict)):
         if not isinstance(description.get(name, kind()), kind):
             raise TypeError(f"{name} is no {kind.__name__}")
+    for name in ("training", "model_settings"):
+        if not isinstance(description.get("settings", {}).get(name, {}), dict):
+            raise TypeError(f"settings.{name} is no dict")
     if not all(isinstance(name, str) and not name_fault(name) for name in description["folds"]):
         raise TypeError("folds are no names")
 

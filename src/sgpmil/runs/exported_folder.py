@@ -24,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from sgpmil.bags.files import atomic_path, temporary_sibling, write_text
+from sgpmil.bags.files import atomic_path, remove_leftovers, temporary_sibling, write_text
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.errors import CheckpointError, RunFolderError
 from sgpmil.models.checkpoint import CheckpointInfo, unfit_weights, weights_of
@@ -178,6 +178,7 @@ def new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
             model, or it cannot be written.
     """
     check_new_folder(folder, overwrite=overwrite)
+    remove_leftovers(folder)
     temporary = temporary_sibling(folder)
     try:
         temporary.mkdir(parents=True)

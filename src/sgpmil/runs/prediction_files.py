@@ -36,7 +36,7 @@ import numpy as np
 from sgpmil.bags.files import atomic_path, refuse_unfit_names
 from sgpmil.bags.tables import from_spreadsheet, to_spreadsheet
 from sgpmil.bags.target import ClassTarget, Target, read_target
-from sgpmil.errors import PredictionError, damage_as
+from sgpmil.errors import PredictionError, damage_as, reason_of
 from sgpmil.evaluation.prediction import Prediction, Seen, entropy
 from sgpmil.evaluation.prediction_columns import (
     ENSEMBLE,
@@ -220,7 +220,6 @@ def require_file(file: Path, what: str) -> None:
 
 
 def _read_parquet(file: Path) -> tuple[Columns, Mapping[str, Any]]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
@@ -228,10 +227,10 @@ def _read_parquet(file: Path) -> tuple[Columns, Mapping[str, Any]]:
         metadata = (content.schema.metadata or {}).get(_METADATA_KEY)
         described = {} if metadata is None else json.loads(metadata)
         described = {} if metadata is None else described | {"target": read_target(described)}
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise PredictionError(
-            f"Expected predictions as parquet in '{file}', but it cannot be read ({error}). "
-            "Predict again, or restore the file."
+            f"Expected predictions as parquet in '{file}', but it cannot be read "
+            f"({reason_of(error)}). Predict again, or restore the file."
         ) from error
     return content.to_pydict(), described
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path, file_name, write_text
+from sgpmil.bags.files import atomic_path, file_name, remove_leftovers, write_text
 from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
 from sgpmil.bags.readers.stored_values import number_attribute, whole_coordinates, whole_side
 from sgpmil.bags.target import Target
@@ -71,6 +71,7 @@ def write_prediction_folder(
     (place / TABLE).unlink(missing_ok=True)
     shutil.rmtree(place / "attention", ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(place)
     kept = []
     for prediction in predictions:
         if prediction.instances is not None:

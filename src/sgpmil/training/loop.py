@@ -5,6 +5,7 @@ alone, so a resumed training ends with the same weights, bit by bit, as an unint
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -273,10 +274,12 @@ class TrainingLoop:
             load_optimiser(self.steps.optimiser, state["optimiser"])
             if state["gradient_scaler"]:
                 self.steps.scaler.load_state_dict(state["gradient_scaler"])
-            self.best_score = state["best_score"]
-            self.progress.best_epoch = state["best_epoch"]
-            self.progress.is_stopped = state["is_stopped"]
-            self.progress.epoch = self.model.epoch = state["epoch"]
+            self.best_score = float(state["best_score"])
+            self.progress.best_epoch = operator.index(state["best_epoch"])
+            self.progress.is_stopped = bool(state["is_stopped"])
+            self.progress.epoch = self.model.epoch = operator.index(state["epoch"])
+            if not -1 <= self.progress.best_epoch <= self.progress.epoch < self.settings.epochs:
+                raise ValueError(f"epoch {self.progress.epoch} of {self.settings.epochs}")
         except Exception as error:  # a checkpoint of another model fails in many ways
             raise self.files.not_resumable(error) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import remove_leftovers, write_text
 from sgpmil.errors import RunFolderError
 
 
@@ -29,6 +29,7 @@ def write_page(
         RunFolderError: There is a file already, or it cannot be written.
     """
     refuse_existing(path, overwrite=overwrite)
+    remove_leftovers(path)
     try:
         write_text(path, render_page(template, content))
     except OSError as error:
