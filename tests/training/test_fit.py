@@ -286,7 +286,7 @@ def test_the_auc_of_one_class_cannot_choose_an_epoch():
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"Could not write to .*file/run"):
+    with pytest.raises(RunFolderError, match=r"to write to .*file/run"):
         train(tmp_path / "file" / "run")
 
 

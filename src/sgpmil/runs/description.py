@@ -114,8 +114,8 @@ def read_description(folder: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged file fails in many ways
         raise RunFolderError(
             f"Expected the description of a run in {file}, but it is damaged "
-            f"({type(error).__name__}: {reason_of(error)}). Replace the run with `overwrite=True`, or "
-            "restore the file."
+            f"({type(error).__name__}: {reason_of(error)}). Replace the run with `overwrite=True`, "
+            "or restore the file."
         ) from error
     if written_as > FORMAT:
         raise RunFolderError(

@@ -29,7 +29,8 @@ def slurm_array(
         #SBATCH --job-name=sgpmil-a
         #SBATCH
     """
-    whole = f"{shlex.join(_without(command, _SAID_BY_SLURM))} --resume"
+    whole = shlex.join([*_without(command, _SAID_BY_SLURM), "--resume"])
+    task = "--fold"
     # A run lies in a folder that exists; the log of a task lies beside the run.
     log = shlex.quote(str(run.with_name(f"{run.name}-%a.log")))
     lines = [
@@ -46,7 +47,7 @@ def slurm_array(
         f"#   sbatch --dependency=afterok:$job --wrap {shlex.quote(whole)}",
         "# Submitted again, it goes on where it stopped.",
         f"folds=({' '.join(map(shlex.quote, folds))})",
-        f'exec {whole} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
+        f'exec {whole} {task} "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
     ]
     return "\n".join(lines) + "\n"
 
