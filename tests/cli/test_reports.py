@@ -136,8 +136,8 @@ def test_predictions_of_another_system(sgpmil, tmp_path):
     page = ReadPage((tmp_path / "other-report.html").read_text(encoding="utf-8"))
     assert f"The AUC is {roc_auc_score(labels, p):.3f} (95% interval " in page.text
     assert "no prototypes" in page.text
-    assert (tmp_path / "cases" / "a_0003.pdf").exists()
-    case = ReadPage((tmp_path / "cases" / "a_0003.html").read_text(encoding="utf-8"))
+    assert (tmp_path / "cases" / "a%2F0003.pdf").exists()
+    case = ReadPage((tmp_path / "cases" / "a%2F0003.html").read_text(encoding="utf-8"))
     assert "There are no scores of patches, so there are no maps." in case.text
 
 

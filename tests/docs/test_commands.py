@@ -233,7 +233,8 @@ def test_sequence_runs_as_written(page, runs, tmp_path, monkeypatch, sgpmil):  #
     for command in ALL[page]:
         if command.is_run:
             code, out, error = sgpmil(*quick(command.words[1:]))
-            assert code == 0, f"{command}\n{out}\n{error}"
+            few = command.words[1] == "inspect" and "Not ready for 5 folds" in out
+            assert code == (1 if few else 0), f"{command}\n{out}\n{error}"
 
 
 def quick(words):

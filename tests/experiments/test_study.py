@@ -89,7 +89,7 @@ def test_undefined_metrics_are_null(tmp_path):
     def load():
         bags = BagDataset.from_arrays([np.eye(3) * i for i in range(1, 9)], [0, 1] * 4)
         ids = bags.slide_ids
-        return bags, [Fold("0", ids[:6], (), (ids[7],))]
+        return bags, [Fold("0", ids[:7], (), (ids[7],))]
 
     (result,) = run(plan_jobs(StudySet("one", load), [SIZE], seeds=1), tmp_path)
     assert result["test"]["metrics"]["auc"] is None

@@ -24,10 +24,9 @@ def slurm_array(
         gpus: GPUs of a task.
 
     Example:
-        >>> print(slurm_array(["sgpmil", "train", "--run", "a"], ["0", "1"], run=Path("a"))[:45])
-        #!/bin/bash
-        #SBATCH --job-name=sgpmil-a
-        #SBATCH
+        >>> array = slurm_array(["sgpmil", "train", "--run", "a"], ["0", "1"], run=Path("a"))
+        >>> print(array.splitlines()[-1])
+        exec sgpmil train --run a --resume --fold "${folds[$SLURM_ARRAY_TASK_ID]}"
     """
     whole = shlex.join([*_without(command, _SAID_BY_SLURM), "--resume"])
     task = "--fold"

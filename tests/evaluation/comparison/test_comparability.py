@@ -75,7 +75,7 @@ def test_one_test_set_for_the_models_of_all_folds_is_refused():
     assert len(first.test) == 1592
     learned = len(set(first.test) & set(second.train))
     assert 1253 <= learned <= 1273
-    expected = f"of the 1592 slides predicted {learned} are in its training list"
+    expected = f"of the 1,592 slides predicted {learned} are in its training list"
     with pytest.raises(PredictionError, match=expected):
         check_own_test_slides(second, predictions_of(first.test))
 

@@ -155,7 +155,7 @@ def test_size_of_the_canvas(tmp_path):
     )
     guessed = pixel_protocol(table, folder, downsample=5)
     assert guessed[0].note == (
-        "The size of 2 slides is not known: their canvas ends with the last patch."
+        "The size of 2 slides is not known: the canvas ends with the last patch there."
     )
     assert guessed[0].tissue_share == 1.0
     assert known[0].tissue_share == 0.25
