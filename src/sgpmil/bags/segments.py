@@ -71,7 +71,11 @@ class OneSegment(Segments):
     @staticmethod
     def of_rows(rows: Tensor) -> "OneSegment":
         """Return the segment of all rows."""
-        length = rows.shape[0]
+        return OneSegment.of_length(rows.shape[0])
+
+    @staticmethod
+    def of_length(length: Any) -> "OneSegment":
+        """Return the segment of so many rows."""
         bounds = torch.arange(2) * length
         return OneSegment(bounds, bounds, length)
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.segments import Segments
+from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
@@ -125,14 +125,6 @@ class DGRMIL(MILModel):
         """Return whether the loss still leaves out the diversity and triplet terms."""
         return self.epoch < self.settings.warmup_epochs
 
-    @property
-    def not_exportable(self) -> str:
-        """The number of instances decides on the arithmetic."""
-        return (
-            "attends exactly in small bags and through landmarks in larger ones, so that no single "
-            "graph fits every number of instances."
-        )
-
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         features = self.prepare(batch.features)
@@ -142,6 +134,8 @@ class DGRMIL(MILModel):
         tokens = torch.cat([self.class_token.to(lesions.dtype), lesions])
         ends = torch.tensor([0, len(tokens)])
         alone = Segments(ends, len(tokens) * torch.arange(2, device=tokens.device))
+        if torch.compiler.is_exporting():
+            alone = OneSegment.of_rows(tokens)
         tokens = self.token_norm(self.token_attention(tokens, alone)[0])
         attended, _ = self.instance_attention(instances, batch.segments)
         attended = self.instance_norm(attended)

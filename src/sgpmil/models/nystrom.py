@@ -18,6 +18,7 @@ Sequences lie end to end. Layers of single tokens, landmarks and pseudo-inverses
 most steps, are computed for all sequences at once; the rest for one sequence after another.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -235,10 +236,13 @@ class NystromAttention(nn.Module):
         marks: _Landmarks,
     ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
         padding = self._padding(keys.shape[1])
-        left = (queries @ marks.keys.mT).softmax(-1)
+        left, inverse, right = queries @ marks.keys.mT, marks.inverse, marks.queries @ keys.mT
+        if torch.compiler.is_exporting() and not self.zero_padding:
+            left, inverse, right = _of_any_length(left, inverse, right)
+        left = left.softmax(-1)
         # The key and the value of padding are zero.
-        right = F.pad(marks.queries @ keys.mT, (padding, 0)).softmax(-1)[..., padding:]
-        inverse = marks.inverse.to(left.dtype)
+        right = F.pad(right, (padding, 0)).softmax(-1)[..., padding:]
+        inverse = inverse.to(left.dtype)
         attended = left @ (inverse @ (right @ values))
         return attended, NystromMatrix(*(_single(part) for part in (left, inverse, right)))
 
@@ -247,7 +251,8 @@ class NystromAttention(nn.Module):
     ) -> list[_Landmarks | None]:
         """Return the landmarks of sequences with more tokens than landmarks, or with padding."""
         sizes = segments.lengths
-        has_any = [self.zero_padding or size > self.num_landmarks for size in sizes]
+        always = self.zero_padding or torch.compiler.is_exporting()
+        has_any = [always or size > self.num_landmarks for size in sizes]
         if not any(has_any):
             return [None] * len(sizes)
         means = self._means(projected[:, : 2 * projected.shape[1] // 3], segments)
@@ -314,6 +319,24 @@ def _exact(
 ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
     attended = (queries @ keys.mT).softmax(-1) @ values
     return attended, ExactMatrix(_single(queries), _single(keys))
+
+
+def _of_any_length(
+    left: Float[Tensor, "h n m"], inverse: Float[Tensor, "h m m"], right: Float[Tensor, "h m n"]
+) -> tuple[Float[Tensor, "h n m"], Float[Tensor, "h m m"], Float[Tensor, "h m n"]]:
+    """Change the factors, before their softmax, so that they attend exactly in short sequences.
+
+    A landmark of a sequence with no more tokens than landmarks is one token or none. Then $F$
+    passes over those that are none, $A^{+}$ is the identity, and $G$ selects each one's token. It
+    is no branch, which `torch.export` could not leave open.
+    """
+    n, m = left.shape[1:]
+    landmarks = torch.arange(m)
+    is_part = torch.arange(n) * m // n == landmarks.unsqueeze(1)
+    is_short = (torch.arange(2) * n)[1] <= m
+    left = left.masked_fill(~is_part.any(1), -math.inf)
+    inverse = torch.where(is_short, torch.eye(m), inverse)
+    return left, inverse, right.masked_fill(is_short & ~is_part, torch.finfo(right.dtype).min)
 
 
 def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.segments import Segments
+from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import relu_layers
 from sgpmil.models.nystrom import AttentionMatrix, NystromSettings, PreNormAttention
@@ -84,19 +84,11 @@ class TransMIL(MILModel):
         self.norm = nn.LayerNorm(dim)
         self.classifier = nn.Linear(dim, num_outputs)
 
-    @property
-    def not_exportable(self) -> str:
-        """The number of instances decides on the arithmetic."""
-        return (
-            "attends exactly in small bags and through landmarks in larger ones, so that no single "
-            "graph fits every number of instances."
-        )
-
     def forward(self, batch: BagBatch) -> ModelOutput:
         """Classify the bags of a packed batch."""
         embeddings = self.through(self.mlp, batch.features)
         sizes = batch.segments.lengths
-        sides = [math.isqrt(size - 1) + 1 for size in sizes]
+        sides = [_side(size) for size in sizes]
         start = self._tokens(embeddings, sizes, sides)
         segments = _token_segments(batch.segments, sides)
         tokens, first = self.first(start, segments)
@@ -136,7 +128,7 @@ class TransMIL(MILModel):
         class_token = self.class_token.to(embeddings.dtype)
         parts = []
         for bag, side in zip(embeddings.split(sizes), sides, strict=True):
-            parts += [class_token, bag, bag[: side**2 - len(bag)]]
+            parts += [class_token, bag, bag[: side**2 - bag.shape[0]]]
         return torch.cat(parts)
 
 
@@ -185,8 +177,20 @@ class PositionEncoding(nn.Module):
         return encoded
 
 
+def _side(size: int) -> int:
+    """Return the side of the smallest square that holds so many tokens."""
+    if not torch.compiler.is_exporting():
+        return math.isqrt(size - 1) + 1
+    rows = torch.arange(size)
+    side = (rows.square() < size).sum().item()
+    torch._check(side >= 1)
+    return side
+
+
 def _token_segments(segments: Segments, sides: list[int]) -> Segments:
     """Return the division of tokens into sequences: class token and square image of each bag."""
+    if torch.compiler.is_exporting():
+        return OneSegment.of_length(1 + sides[0]**2)
     # Computed on both devices: a copy from one to the other would disturb a recording.
     lengths = 1 + torch.tensor(sides).square()
     on_device = 1 + (segments.sizes - 1).double().sqrt().floor().long().add(1).square()
