@@ -71,12 +71,12 @@ class OneSegment(Segments):
     @staticmethod
     def of_rows(rows: Tensor) -> "OneSegment":
         """Return the segment of all rows."""
-        return OneSegment.of_length(rows.shape[0])
+        return OneSegment.of_length(rows.shape[0], rows.device)
 
     @staticmethod
-    def of_length(length: Any) -> "OneSegment":
-        """Return the segment of so many rows."""
-        bounds = torch.arange(2) * length
+    def of_length(length: Any, device: torch.device | str = "cpu") -> "OneSegment":
+        """Return the segment of a number of rows that are on a device."""
+        bounds = torch.arange(2, device=device) * length
         return OneSegment(bounds, bounds, length)
 
     def __len__(self) -> int:
@@ -95,4 +95,4 @@ class OneSegment(Segments):
     @property
     def index(self) -> Int[Tensor, " T"]:
         """Zeros: every row belongs to the segment."""
-        return torch.zeros(self.length, dtype=torch.long)
+        return torch.zeros(self.length, dtype=torch.long, device=self.bounds.device)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.segments import OneSegment, Segments
+from sgpmil.bags.segments import OneSegment
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
@@ -132,11 +132,7 @@ class DGRMIL(MILModel):
         instances = self.instance_dropout(self.upper(instances).relu())
         lesions = self.upper(self.lower(self.lesions.to(features.dtype)).relu()).relu()
         tokens = torch.cat([self.class_token.to(lesions.dtype), lesions])
-        ends = torch.tensor([0, len(tokens)])
-        alone = Segments(ends, len(tokens) * torch.arange(2, device=tokens.device))
-        if torch.compiler.is_exporting():
-            alone = OneSegment.of_rows(tokens)
-        tokens = self.token_norm(self.token_attention(tokens, alone)[0])
+        tokens = self.token_norm(self.token_attention(tokens, OneSegment.of_rows(tokens))[0])
         attended, _ = self.instance_attention(instances, batch.segments)
         attended = self.instance_norm(attended)
         bag_embeddings, attention = [], []

@@ -35,6 +35,8 @@ _CONV = 33
 """Length of the filters along the sequence."""
 _ROWS = 1024
 """Rows of an exact attention matrix that are formed at once."""
+_GRAPH_BLOCKS = 128
+"""Blocks of its rows in a graph for other runtimes."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class ExactMatrix:
 
     def row(self, index: int) -> Float[Tensor, " n"]:
         """See `AttentionMatrix`."""
-        return self._rows(slice(index, index + 1)).mean(0).squeeze(0)
+        return self._rows(self.queries[:, index, None]).squeeze(0)
 
     def row_sums(self) -> Float[Tensor, " n"]:
         """See `AttentionMatrix`."""
@@ -135,14 +137,32 @@ class ExactMatrix:
 
     def left_product(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """See `AttentionMatrix`."""
+        if torch.compiler.is_exporting():
+            return self._left_product_in_a_graph(vector)
         total = torch.zeros_like(vector)
         for start in range(0, len(vector), _ROWS):
             block = slice(start, start + _ROWS)
-            total += vector[block] @ self._rows(block).mean(0)
+            total += vector[block] @ self._rows(self.queries[:, block])
         return total
 
-    def _rows(self, block: slice) -> Float[Tensor, "h r n"]:
-        return (self.queries[:, block] @ self.keys.mT).softmax(-1)
+    def _rows(self, queries: Float[Tensor, "h r d"]) -> Float[Tensor, "r n"]:
+        return (queries @ self.keys.mT).softmax(-1).mean(0)
+
+    def _left_product_in_a_graph(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return the same by a loop that `torch.export` keeps, with a fixed number of steps."""
+        from torch._higher_order_ops.scan import scan
+
+        of_block = (vector.shape[0] + _GRAPH_BLOCKS - 1) // _GRAPH_BLOCKS
+        missing = _GRAPH_BLOCKS * of_block - vector.shape[0]
+        values = F.pad(vector, (0, missing)).view(_GRAPH_BLOCKS, of_block)
+        queries = F.pad(self.queries, (0, 0, 0, missing)).unflatten(1, (_GRAPH_BLOCKS, of_block))
+
+        def add(total: Tensor, block: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            values, queries = block
+            return total + values @ self._rows(queries), values.sum()
+
+        total: Tensor = scan(add, torch.zeros_like(vector), (values, queries.transpose(0, 1)))[0]
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +245,6 @@ class NystromAttention(nn.Module):
         sizes = segments.lengths
         return list(zip(*(x.split(sizes, 1) for x in (queries, keys, values)), strict=True))
 
-    def _padding(self, length: int) -> int:
-        return -length % self.num_landmarks if self.zero_padding else 0
-
     def _approximate(
         self,
         queries: Float[Tensor, "h n d"],
@@ -235,13 +252,16 @@ class NystromAttention(nn.Module):
         values: Float[Tensor, "h n d"],
         marks: _Landmarks,
     ) -> tuple[Float[Tensor, "h n d"], AttentionMatrix]:
-        padding = self._padding(keys.shape[1])
         left, inverse, right = queries @ marks.keys.mT, marks.inverse, marks.queries @ keys.mT
-        if torch.compiler.is_exporting() and not self.zero_padding:
-            left, inverse, right = _of_any_length(left, inverse, right)
+        if self.zero_padding:
+            padding = -keys.shape[1] % self.num_landmarks
+            # The key and the value of padding are zero.
+            right = F.pad(right, (padding, 0)).softmax(-1)[..., padding:]
+        else:
+            if torch.compiler.is_exporting():
+                left, inverse, right = _of_any_length(left, inverse, right)
+            right = right.softmax(-1)
         left = left.softmax(-1)
-        # The key and the value of padding are zero.
-        right = F.pad(right, (padding, 0)).softmax(-1)[..., padding:]
         inverse = inverse.to(left.dtype)
         attended = left @ (inverse @ (right @ values))
         return attended, NystromMatrix(*(_single(part) for part in (left, inverse, right)))
@@ -331,12 +351,14 @@ def _of_any_length(
     is no branch, which `torch.export` could not leave open.
     """
     n, m = left.shape[1:]
-    landmarks = torch.arange(m)
-    is_part = torch.arange(n) * m // n == landmarks.unsqueeze(1)
-    is_short = (torch.arange(2) * n)[1] <= m
-    left = left.masked_fill(~is_part.any(1), -math.inf)
-    inverse = torch.where(is_short, torch.eye(m), inverse)
-    return left, inverse, right.masked_fill(is_short & ~is_part, torch.finfo(right.dtype).min)
+    tokens, landmarks = torch.arange(n), torch.arange(m)
+    is_part = tokens * m // n == landmarks.unsqueeze(1)
+    is_short = tokens.max() < m
+    lowest = torch.finfo(left.dtype).min
+    # Added, which ONNX Runtime does in place.
+    left = left + torch.where(is_part.any(1), 0.0, lowest)
+    inverse = torch.where(is_short, torch.eye(m, dtype=inverse.dtype), inverse)
+    return left, inverse, right + torch.where(is_short & ~is_part, lowest, 0.0)
 
 
 def _single(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -178,11 +178,11 @@ class PositionEncoding(nn.Module):
 
 
 def _side(size: int) -> int:
-    """Return the side of the smallest square that holds so many tokens."""
+    """Return the side of the smallest square that holds a bag."""
     if not torch.compiler.is_exporting():
         return math.isqrt(size - 1) + 1
-    rows = torch.arange(size)
-    side = (rows.square() < size).sum().item()
+    # As many numbers from zero on have a square below the size.
+    side = int((torch.arange(size).square() < size).sum())
     torch._check(side >= 1)
     return side
 
@@ -190,7 +190,8 @@ def _side(size: int) -> int:
 def _token_segments(segments: Segments, sides: list[int]) -> Segments:
     """Return the division of tokens into sequences: class token and square image of each bag."""
     if torch.compiler.is_exporting():
-        return OneSegment.of_length(1 + sides[0]**2)
+        (side,) = sides
+        return OneSegment.of_length(1 + side**2)
     # Computed on both devices: a copy from one to the other would disturb a recording.
     lengths = 1 + torch.tensor(sides).square()
     on_device = 1 + (segments.sizes - 1).double().sqrt().floor().long().add(1).square()
