@@ -22,21 +22,22 @@ SETTINGS = {
     "abmil": {"hidden_dim": 8, "attention_dim": 4},
     "kernel-attention": {"hidden_dim": 4, "query_dim": 2, "attention_dim": 4},
     "bag-size": {},
+    "transmil": {"hidden_dim": 8, "num_heads": 2, "num_landmarks": 16},
+    "dgrmil": {"hidden_dim": 8, "num_heads": 2, "num_landmarks": 16},
 }
-IMPOSSIBLE = ("transmil", "dgrmil")
 QUICK = ("abmil",)
 MODELS = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in list_models()
-    if name not in IMPOSSIBLE
 ]
+NUMS_ROWS = (1, 2, 4, 5, 9, 10, 15, 16, 17, 100, 101, 1000)
+"""Numbers of instances, on both sides of squares and of the number of landmarks."""
 
 
-def built(name, seed=0):
+def built(name, seed=0, **others):
     torch.manual_seed(seed)
-    model = build_model(
-        name, in_dim=6, num_classes=3, **SETTINGS.get(name, {"hidden_dim": 8})
-    ).eval()
+    settings = SETTINGS.get(name, {"hidden_dim": 8}) | others
+    model = build_model(name, in_dim=6, num_classes=3, **settings).eval()
     model.shares = ClassShares((0.2, 0.3, 0.5), (1 / 3,) * 3, (0.2, 0.3, 0.5))
     return model
 
@@ -61,17 +62,20 @@ def assert_same(found, expected):
         "attention_std": expected.instances.attention_std,
     }
     for name, value in found.items():
-        np.testing.assert_allclose(value, values[name], atol=1e-4, err_msg=name)
+        # Attention is a small number where patches are many.
+        close = {"atol": 1e-4} if name.startswith("prob") else {"atol": 1e-6, "rtol": 1e-3}
+        np.testing.assert_allclose(value, values[name], err_msg=name, **close)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_graph_gives_what_predict_gives(name, tmp_path):
+def test_the_graph_gives_what_predict_gives(name, tmp_path, capfd):
     model = built(name)
     names = write_graph(tmp_path / "m.onnx", [model])
+    assert capfd.readouterr() == ("", "")  # torch says nothing of a first attempt that failed
     assert ("probabilities_std" in names) == model.is_probabilistic
     assert model.is_exact  # the model itself is as it was
     model.is_exact = False  # without samples beyond the first ones
-    for num_rows in (1, 1000):
+    for num_rows in NUMS_ROWS:
         bag = bag_of(num_rows)
         assert_same(run(tmp_path / "m.onnx", bag), predict(model, [bag]).predictions[0])
     # Of larger bags, noise of single instances repeats itself. Self-attention takes all pairs.
@@ -80,13 +84,28 @@ def test_the_graph_gives_what_predict_gives(name, tmp_path):
     with torch.no_grad():
         expected = PredictionGraph([model])(bag.features)
     for output, value in zip(names, expected, strict=True):
-        np.testing.assert_allclose(found[output], value, atol=1e-4, err_msg=output)
+        close = {"atol": 1e-4} if output.startswith("prob") else {"atol": 1e-7, "rtol": 1e-3}
+        np.testing.assert_allclose(found[output], value, err_msg=output, **close)
     assert_same_mean(found, predict(model, [bag]).predictions[0])
 
 
 def assert_same_mean(found, expected):
     """Compare the probabilities where draws differ."""
     np.testing.assert_allclose(found["probabilities"], expected.probs, atol=0.01)
+
+
+@pytest.mark.slow
+def test_transmil_as_released_pads_with_zeros_and_follows_exact_attention(tmp_path, capfd):
+    model = built("transmil", zero_padding=True, rollout="exact")
+    write_graph(tmp_path / "m.onnx", [model])
+    assert capfd.readouterr() == ("", "")
+    for num_rows in NUMS_ROWS:
+        bag = bag_of(num_rows)
+        expected = predict(model, [bag]).predictions[0]
+        found = run(tmp_path / "m.onnx", bag)
+        assert_same(found, expected)
+        attention = expected.instances.attention_mean
+        np.testing.assert_allclose(found["attention"], attention, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -112,8 +131,6 @@ def test_noise_repeats_itself_after_a_period():
     [
         ("agp", {}, "Cholesky"),
         ("bayesmil", {}, "neighbouring patches"),
-        ("transmil", {}, "landmarks"),
-        ("dgrmil", {}, "landmarks"),
     ],
 )
 def test_models_that_onnx_cannot_hold_are_refused_with_a_reason(name, settings, reason, tmp_path):

@@ -16,7 +16,7 @@ trained Nyström operator it takes O(N·m) memory and time.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -182,9 +182,10 @@ def _side(size: int) -> int:
     if not torch.compiler.is_exporting():
         return math.isqrt(size - 1) + 1
     # As many numbers from zero on have a square below the size.
-    side = int((torch.arange(size).square() < size).sum())
+    side: Any = (torch.arange(size).square() < size).sum().item()
     torch._check(side >= 1)
-    return side
+    found: int = side
+    return found
 
 
 def _token_segments(segments: Segments, sides: list[int]) -> Segments:
