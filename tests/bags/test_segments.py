@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sgpmil.bags.segments import Segments
+from sgpmil.bags.segments import OneSegment, Segments
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,10 @@ def test_rows_know_their_segment(sizes, index):
     assert segments.sizes.tolist() == sizes
     assert len(segments) == len(sizes)
     assert segments.num_rows == sum(sizes)
+
+
+def test_one_segment_is_the_segments_of_its_rows():
+    one, same = OneSegment.of_rows(torch.ones(3, 2)), Segments.of(torch.tensor([0, 3]))
+    assert one.index.tolist() == same.index.tolist()
+    assert one.sizes.tolist() == same.sizes.tolist()
+    assert (one.lengths, len(one), one.num_rows) == (same.lengths, len(same), same.num_rows)

@@ -27,8 +27,7 @@ SETTINGS = {
 }
 QUICK = ("abmil",)
 MODELS = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in list_models()
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in list_models()
 ]
 NUMS_ROWS = (1, 2, 4, 5, 9, 10, 15, 16, 17, 100, 101, 1000)
 """Numbers of instances, on both sides of squares and of the number of landmarks."""

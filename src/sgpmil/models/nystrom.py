@@ -18,7 +18,6 @@ Sequences lie end to end. Layers of single tokens, landmarks and pseudo-inverses
 most steps, are computed for all sequences at once; the rest for one sequence after another.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
