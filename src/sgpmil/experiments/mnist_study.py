@@ -1,11 +1,12 @@
 """Study of all models on bags of MNIST digits, with the SGPMIL paper's columns.
 
-The command ``sgpmil experiment mnist`` calls `compare_on_mnist`. Every seed deals the digits anew and
-fixes the training; all rows of a seed see the same bags, so rows can be compared in pairs.
+The command ``sgpmil experiment mnist`` calls `compare_on_mnist`. Every seed deals the digits anew
+and fixes the training; all rows of a seed see the same bags, so rows can be compared in pairs.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -208,7 +209,7 @@ def compare_on_mnist(
 
 
 class _TrainAndMeasure:
-    """Trains and measures rows, and keeps the bags that it dealt last, on the GPU if there is one."""
+    """Trains and measures rows, and keeps the bags that it dealt last, on a GPU if there is one."""
 
     dealt: tuple[Any, ...] | None = None
 
@@ -240,7 +241,7 @@ class _TrainAndMeasure:
         )
         trained = perf_counter()
         table = predict(model, self.bags.held_out, device=device, novelty=False, warn=False)
-        epochs = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+        epochs = [after - before for before, after in pairwise(ends)]
         return {
             "device": device.type,
             "parameters": model.num_parameters(),
