@@ -1,7 +1,12 @@
 import csv
 
-from sgpmil.experiments.bench import BenchRow
-from sgpmil.experiments.bench_table import HEADER, PAPER_TIMES, bench_cells, write_bench_table
+from sgpmil.experiments.bench_table import (
+    HEADER,
+    PAPER_TIMES,
+    BenchRow,
+    bench_cells,
+    write_bench_table,
+)
 from sgpmil.models import build_model
 
 ROWS = [

@@ -21,7 +21,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError, SettingsError
 from sgpmil.evaluation.predictor import predict
-from sgpmil.experiments.bench_table import write_bench_table
+from sgpmil.experiments.bench_table import BenchRow, write_bench_table
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.experiments.study import sentence
 from sgpmil.gpu.resident import where_it_fits
@@ -155,31 +155,6 @@ def model_of(name: str) -> tuple[str, dict[str, str]]:
     """
     model, _, preset = name.partition(":")
     return model, {"preset": preset} if preset else {}
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """A model on the workload.
-
-    Args:
-        model: Its name.
-        parameters: Number of its trainable parameters.
-        train_seconds: Median seconds of an epoch.
-        train_spread: Least and most seconds of an epoch.
-        predict_seconds: Median seconds of predicting the test bags, without instance scores.
-        train_bytes: Peak memory of training, recordings included, the bags themselves left out.
-        predict_bytes: Peak memory of prediction, likewise.
-        error: Reason that it could not be measured.
-    """
-
-    model: str
-    parameters: int | None = None
-    train_seconds: float | None = None
-    train_spread: tuple[float, float] | None = None
-    predict_seconds: float | None = None
-    train_bytes: int | None = None
-    predict_bytes: int | None = None
-    error: str | None = None
 
 
 @dataclass(frozen=True)

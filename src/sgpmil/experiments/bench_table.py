@@ -7,7 +7,6 @@ checks of automatic differentiation on; only their ratios compare. Memory is not
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from sgpmil.bags.files import write_text
 from sgpmil.bags.tables import sheet_text
@@ -43,17 +42,29 @@ PAPER_TIMES: Mapping[str, PaperTime] = {
 """The paper's table, by the names of our rows."""
 
 
-@runtime_checkable
-class TimedRow(Protocol):
-    """A row that was measured; see `sgpmil.experiments.bench.BenchRow`."""
+@dataclass(frozen=True)
+class BenchRow:
+    """A model on the workload.
+
+    Args:
+        model: Its name.
+        parameters: Number of its trainable parameters.
+        train_seconds: Median seconds of an epoch.
+        train_spread: Least and most seconds of an epoch.
+        predict_seconds: Median seconds of predicting the test bags, without instance scores.
+        train_bytes: Peak memory of training, recordings included, the bags themselves left out.
+        predict_bytes: Peak memory of prediction, likewise.
+        error: Reason that it could not be measured.
+    """
 
     model: str
-    parameters: int | None
-    train_seconds: float | None
-    predict_seconds: float | None
-    train_bytes: int | None
-    predict_bytes: int | None
-    error: str | None
+    parameters: int | None = None
+    train_seconds: float | None = None
+    train_spread: tuple[float, float] | None = None
+    predict_seconds: float | None = None
+    train_bytes: int | None = None
+    predict_bytes: int | None = None
+    error: str | None = None
 
 
 HEADER = (
@@ -62,25 +73,25 @@ HEADER = (
 )
 
 
-def bench_cells(row: TimedRow) -> tuple[str, ...]:
+def bench_cells(row: BenchRow) -> tuple[str, ...]:
     """Return the cells of a row, under `HEADER`."""
-    paper = PAPER_TIMES.get(row.model)
     if row.error is not None:
         return (row.model, row.error, *("" for _ in HEADER[2:]))
+    paper = PAPER_TIMES.get(row.model)
     return (
         row.model,
         _number(row.train_seconds, ".3g"),
-        _number(paper and paper.train_seconds, "g"),
+        _number(None if paper is None else paper.train_seconds, "g"),
         _number(row.predict_seconds, ".3g"),
-        _number(paper and paper.predict_seconds, "g"),
+        _number(None if paper is None else paper.predict_seconds, "g"),
         _number(None if row.parameters is None else row.parameters / 1e6, ".2f"),
-        _number(paper and paper.millions, ".2f"),
+        _number(None if paper is None else paper.millions, ".2f"),
         _number(None if row.train_bytes is None else row.train_bytes / 2**30, ".2f"),
         _number(None if row.predict_bytes is None else row.predict_bytes / 2**30, ".2f"),
     )
 
 
-def write_bench_table(out: Path, rows: Sequence[TimedRow], about: str) -> tuple[Path, Path]:
+def write_bench_table(out: Path, rows: Sequence[BenchRow], about: str) -> tuple[Path, Path]:
     """Write ``bench.md`` and ``bench.csv``.
 
     Args:
@@ -106,7 +117,7 @@ _COLUMNS = (
 )
 
 
-def _plain(row: TimedRow) -> tuple[object, ...]:
+def _plain(row: BenchRow) -> tuple[object, ...]:
     paper = PAPER_TIMES.get(row.model)
     values = (
         row.model,

@@ -70,13 +70,7 @@ def deal_digits(
         BagError: A file is missing or damaged, or there are too few digits for a bag of each class.
         SettingsError: There is no such digit, or fewer than six bags are asked for.
     """
-    if not 0 <= digit < _DIGITS:
-        raise SettingsError(f"Expected a digit from 0 to 9 (`digit`), but got {digit}.")
-    if max_bags is not None and max_bags < _SHARE_HELD_OUT:
-        raise SettingsError(
-            f"Expected at least {_SHARE_HELD_OUT} bags (`max_bags`), but got {max_bags}."
-        )
-    parts = []
+    check_deal(digit, max_bags)
     images, digits = read_mnist(folder, "train")
     if held_out == "test":
         parts = [("train", images, digits), ("test", *read_mnist(folder, "test"))]
@@ -95,6 +89,20 @@ def deal_digits(
         for (name, shown, labels), limit in zip(parts, most, strict=True)
     )
     return DealtBags(train, other)
+
+
+def check_deal(digit: int, max_bags: int | None) -> None:
+    """Refuse a digit that does not exist, and too few bags.
+
+    Raises:
+        SettingsError: There is no such digit, or fewer than six bags are asked for.
+    """
+    if not 0 <= digit < _DIGITS:
+        raise SettingsError(f"Expected a digit from 0 to 9 (`digit`), but got {digit}.")
+    if max_bags is not None and max_bags < _SHARE_HELD_OUT:
+        raise SettingsError(
+            f"Expected at least {_SHARE_HELD_OUT} bags (`max_bags`), but got {max_bags}."
+        )
 
 
 def _deal(

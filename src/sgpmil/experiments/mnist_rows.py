@@ -1,9 +1,8 @@
 """Rows of the MNIST table: every model behind the network of the ABMIL paper, and the paper's row.
 
 All rows are trained alike, with the released optimiser of the SGPMIL paper (AdamW, cosine) on
-packed steps: 20 epochs, sixteen bags a step, every bag once an epoch. What a row has of its own was
-chosen on validation bags of training digits: the learning rate, for each row among `RATES`, and the
-settings of `sgpmil`.
+packed steps: 20 epochs, sixteen bags a step, every bag once an epoch. A row has the middle one of
+`RATES`, which ``sgpmil experiment mnist --choose`` compares on validation bags of training digits.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ COLUMNS = ("auc", "ace", "instance_f1", "instance_froc", "instance_auc", "instan
 """Columns of the paper's table: of bags, then of instances."""
 
 RATES = (2e-4, 5e-4, 1e-3)
-"""Learning rates that were compared on validation bags for every row."""
+"""Learning rates that are compared on validation bags for every row. The released 1e-4 of one bag a
+step is 4e-4 of sixteen by `sgpmil.training.settings.scaled_rate`."""
 
 TRAINING: Mapping[str, Any] = {
     "epochs": 20,
@@ -77,7 +77,7 @@ class MnistRow:
         name: Its name, and that of its folder of results.
         model: A name of `sgpmil.list_models`.
         paper: Name of the same model in the paper's table; empty where it is not there.
-        rate: Learning rate, chosen on validation bags.
+        rate: Learning rate.
         settings: Settings of the model that differ from its defaults.
         training: Training settings that differ from `TRAINING`.
     """

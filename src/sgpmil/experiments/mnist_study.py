@@ -28,6 +28,7 @@ from sgpmil.experiments.jobs import JobFile, is_done
 from sgpmil.experiments.mnist_deal import (
     DealtBags,
     HeldOut,
+    check_deal,
     deal_digits,
     digits_fingerprint,
     fetch_mnist,
@@ -145,6 +146,8 @@ def plan_mnist(options: MnistOptions) -> list[MnistJob]:
         BagError: MNIST's files are missing, or cannot be fetched.
     """
     compute_device(options.device)  # once, not in every job
+    check_deal(options.digit, options.max_bags)
+    seeds = parse_seeds(options.seeds)
     own = [own_row(text) for text in options.design]
     designs = [] if own and not options.row else choose_rows(options.row)
     designs = [*(with_rates(designs) if options.choose else designs), *own]
@@ -167,7 +170,7 @@ def plan_mnist(options: MnistOptions) -> list[MnistJob]:
             folder=options.folder.absolute(),  # workers may have another folder
             device=options.device,
         )
-        for seed in parse_seeds(options.seeds)
+        for seed in seeds
         for design in designs
     ]
     for job in jobs:

@@ -229,12 +229,15 @@ def mnist_figure(runs: Sequence[MnistRun]) -> Figure:
             if paper is not None:
                 axes.plot(paper.values[place], number, "D", ms=5, mfc="none", mec=GREY)
         axes.set_yticks(range(len(rows)), rows, fontsize=SMALL_SIZE)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="x", lw=0.4, alpha=0.5)
         better = "lower is better" if column in _LOWER else "higher is better"
         style_axes(axes, title=NAMES[column], x_label=better)
     names = _names(run.data_set for run in runs)
+    has_paper = any(row in ROWS and ROWS[row].paper for row in rows)
     figure.suptitle(
-        f"{', '.join(names)}: mean and standard deviation over seeds; diamonds: the paper",
+        f"{', '.join(names)}: mean and standard deviation over seeds"
+        + ("; diamonds: the paper" if has_paper else ""),
         fontsize=11,
         x=0.01,
         ha="left",

@@ -183,9 +183,9 @@ class NystromAttention(nn.Module):
         """
         lengths = segments.lengths
         if len(set(lengths)) == 1 and self.is_exact(lengths[0]):
-            attended, queries, keys = self._attend_together(tokens.unflatten(0, (-1, lengths[0])))
+            found, queries, keys = self._attend_together(tokens.unflatten(0, (-1, lengths[0])))
             pairs = zip(_single(queries).unbind(0), _single(keys).unbind(0), strict=True)
-            return attended.flatten(0, 1), [ExactMatrix(*pair) for pair in pairs]
+            return found.flatten(0, 1), [ExactMatrix(*pair) for pair in pairs]
         projected = self.qkv(tokens)
         landmarks = self._landmarks(projected, segments)
         attended, matrices = [], []
