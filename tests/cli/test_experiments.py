@@ -12,7 +12,7 @@ import sgpmil.experiments.study as study
 from sgpmil.errors import TrainingError
 from sgpmil.experiments import bench
 from sgpmil.runs.run import run_lock
-from tests.experiments.tiny_data import write_classic, write_colon
+from tests.experiments.tiny_data import write_classic, write_colon, write_mnist
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +202,50 @@ def test_works_without_pydantic(data, tmp_path):
     assert (tmp_path / "out" / "table.md").exists()
 
 
+MNIST = ("--row", "mean-pool", "--jobs", "1", "--device", "cpu", "--seeds", "0")
+
+
+def test_bags_of_all_digits_are_listed_trained_and_shown(sgpmil, tmp_path):
+    call = ("experiment", "mnist", "--data", tmp_path, "--out", tmp_path / "out", *MNIST)
+    code, _, error = sgpmil(*call, "--dry-run")
+    assert code == 2
+    assert "--fetch" in error
+    write_mnist(tmp_path / "mnist")
+    code, printed, _ = sgpmil(*call, "--dry-run")
+    assert code == 0
+    assert "digit-9/mean-pool/deal-seed0" in printed
+    assert "1 of 1 runs to do" in printed
+    assert not (tmp_path / "out").exists()
+    quick = ("--max-bags", "36", "--epochs", "1")
+    code, printed, error = sgpmil(*call, *quick)
+    assert code == 0, error
+    assert "683,608" in printed
+    assert "table.md, runs.csv, digit-9.png" in printed
+    code, printed, _ = sgpmil(*call, *quick, "--dry-run")
+    assert "(done)" in printed
+    code, _, error = sgpmil(*call)
+    assert code == 2
+    assert "epochs" in error
+    assert "--out" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--row", "nosuch"), "nosuch"),
+        (("--design", "abmil@x:drop=1"), "drop"),
+        (("--seeds", "x"), "--seeds"),
+        (("--device", "gpu:99"), "gpu"),
+        (("--digit", "10"), "--digit"),
+    ],
+)
+def test_mistakes_about_bags_of_digits_are_told_in_a_sentence(sgpmil, tmp_path, arguments, said):
+    code, _, error = sgpmil("experiment", "mnist", "--data", tmp_path, *arguments)
+    assert code == 2
+    assert said in error.lower()
+    assert "Traceback" not in error
+
+
 SMALL = ("--train-bags", "4", "--test-bags", "2", "--features", "4", "--scale", "0.005")
 
 
@@ -218,6 +262,7 @@ def test_models_are_timed_and_written(sgpmil, tmp_path, monkeypatch):
     assert content["models"][0]["train_seconds"] > 0
     assert {point["along"] for point in content["growth"]} == {"instances", "bags"}
     assert (out / "growth.png").stat().st_size > 10_000
+    assert "| mean-pool |" in (out / "bench.md").read_text()
     code, _, error = sgpmil("bench", *arguments)
     assert code == 2
     assert "--overwrite" in error

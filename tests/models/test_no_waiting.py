@@ -171,11 +171,12 @@ REPLAYABLE = [p for p in variants() if small_model(p.values[0]).recordable is Re
 
 
 @pytest.mark.parametrize("epoch", [0, 50])
+@pytest.mark.parametrize("sizes", [(19,), (9, 9, 9)], ids=len)
 @pytest.mark.parametrize(("name", "settings"), REPLAYABLE)
-def test_a_pass_that_is_replayed_sends_nothing_to_the_device(name, settings, epoch):
+def test_a_pass_that_is_replayed_sends_nothing_to_the_device(name, settings, sizes, epoch):
     model = small_model(name, num_classes=2, **settings).train().to(DEVICE)
     model.epoch = epoch
-    batch = BagBatch.pack(random_bags((19,))).to(DEVICE)
+    batch = BagBatch.pack(random_bags(sizes)).to(DEVICE)
     batch = replace(batch, bounds=batch.segments.bounds)
     with NoSending(), NoNumbers():
         loss = model.loss(model(batch), batch.labels, num_bags=4)

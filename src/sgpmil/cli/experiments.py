@@ -19,6 +19,14 @@ from sgpmil.experiments.compare_models import (
     time_epochs,
 )
 from sgpmil.experiments.jobs import StudyPlan, unfinished
+from sgpmil.experiments.mnist_rows import ROWS
+from sgpmil.experiments.mnist_study import MnistOptions, compare_on_mnist, plan_mnist
+from sgpmil.experiments.mnist_table import (
+    HEADER,
+    mnist_cells,
+    read_mnist_runs,
+    write_mnist_tables,
+)
 from sgpmil.experiments.model_table import COLUMNS, cells, read_rows, write_table
 from sgpmil.experiments.study import Job
 from sgpmil.experiments.uncertainty_designs import DESIGNS
@@ -160,6 +168,51 @@ def uncertainty(options: UncertaintyOptions) -> None:
         raise typer.Exit(130) from None
     _show_uncertainty(options, jobs)
     _report(errors)
+
+
+@app.command("mnist")
+@command(
+    MnistOptions,
+    texts={"row": f"Only this row of the table ({', '.join(ROWS)}); may be repeated."},
+)
+def mnist(options: MnistOptions) -> None:
+    """Train every model on bags of all MNIST digits, for the SGPMIL paper's table.
+
+    60,000 digits in bags of nine to train on, 10,000 to test, with a network of images in front of
+    each model. Every seed deals the digits anew. A stopped study resumes when the command runs
+    again.
+
+    Example: sgpmil experiment mnist --data data --row sgpmil --row abmil --seeds 0-4
+    """
+    jobs = plan_mnist(options)
+    if options.dry_run:
+        files = [job.file for job in jobs]
+        todo = {file.key for file in unfinished(files, options.out, overwrite=True)}
+        for job in jobs:
+            console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
+        console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+        return
+    console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
+    try:
+        errors = compare_on_mnist(options, jobs, show_progress=True)
+    except KeyboardInterrupt:
+        _show_mnist(options)
+        typer.echo("Interrupted. Run the command again to continue.", err=True)
+        raise typer.Exit(130) from None
+    _show_mnist(options)
+    _report(errors)
+
+
+def _show_mnist(options: MnistOptions) -> None:
+    """Write the tables of all results in the folder, and print the main one."""
+    runs = read_mnist_runs(options.out)
+    for data_set in dict.fromkeys(run.data_set for run in runs):
+        here = [run for run in runs if run.data_set == data_set]
+        rows = [mnist_cells(here, row) for row in dict.fromkeys(run.row for run in here)]
+        _print_fitting(f"{data_set}; in parentheses: the paper", HEADER, rows)
+    written = write_mnist_tables(options.out)
+    if written:
+        console.print(f"Written to {options.out}: {', '.join(path.name for path in written)}")
 
 
 _SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")

@@ -11,9 +11,11 @@ jobs              jobs of a study: their result files and processes
 model_study       every model on real data sets, and the time of an epoch
 model_table       the table of that study
 mnist             bags of MNIST images
+mnist_*           the paper's table on bags of all MNIST digits: dealing, rows, study and tables
 uncertainty_*     sets, designs, measures, runs and tables of the study of uncertainty
 classic_mil       the classic sets of multiple instance learning
 bench             time and memory of every model on random bags
+bench_table       their table beside the paper's
 peak_memory       peak memory of a block of code
 ================  ==============================================================================
 """

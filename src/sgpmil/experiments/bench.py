@@ -21,6 +21,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import write_text
 from sgpmil.errors import RunFolderError, SettingsError
 from sgpmil.evaluation.predictor import predict
+from sgpmil.experiments.bench_table import BenchRow, write_bench_table
 from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.experiments.study import sentence
 from sgpmil.gpu.resident import where_it_fits
@@ -136,7 +137,7 @@ class BenchSettings:
             if getattr(self, name) < 1:
                 raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
         for name in self.models:  # refused before anything is measured
-            resolve_training(name, self.training)
+            resolve_training(model_of(name)[0], self.training)
 
     @property
     def training(self) -> dict[str, Any]:
@@ -145,29 +146,15 @@ class BenchSettings:
         return {name: value for name, value in given.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class BenchRow:
-    """A model on the workload.
+def model_of(name: str) -> tuple[str, dict[str, str]]:
+    """Divide ``MODEL:PRESET`` into a model and its settings.
 
-    Args:
-        model: Its name.
-        parameters: Number of its trainable parameters.
-        train_seconds: Median seconds of an epoch.
-        train_spread: Least and most seconds of an epoch.
-        predict_seconds: Median seconds of predicting the test bags, without instance scores.
-        train_bytes: Peak memory of training, recordings included, the bags themselves left out.
-        predict_bytes: Peak memory of prediction, likewise.
-        error: Reason that it could not be measured.
+    Example:
+        >>> model_of("sgpmil:paper"), model_of("abmil")
+        (('sgpmil', {'preset': 'paper'}), ('abmil', {}))
     """
-
-    model: str
-    parameters: int | None = None
-    train_seconds: float | None = None
-    train_spread: tuple[float, float] | None = None
-    predict_seconds: float | None = None
-    train_bytes: int | None = None
-    predict_bytes: int | None = None
-    error: str | None = None
+    model, _, preset = name.partition(":")
+    return model, {"preset": preset} if preset else {}
 
 
 @dataclass(frozen=True)
@@ -238,11 +225,13 @@ def _row(
         "device": "gpu" if device.type == "cuda" else "cpu",
         **settings.training,
     }
+    own, given = model_of(name)
     try:
         with PeakMemory(device, with_kept=True) as training_peak:
             model = fit(
                 train,
-                model=name,
+                model=own,
+                model_settings=given,
                 training=training,
                 on_epoch=lambda _: ends.append(_now(device)),
             )
@@ -344,7 +333,7 @@ class BenchOptions(Options):
     """Options of `bench_models`.
 
     Args:
-        model: A model; may be repeated. All by default.
+        model: A model, or MODEL:PRESET; may be repeated. By default all, and sgpmil:paper.
         scale: Factor of the bags' sizes; 1 on a GPU and 0.05 on a CPU by default.
         train_bags: Bags to train on.
         test_bags: Bags to predict.
@@ -403,12 +392,12 @@ def bench_models(options: BenchOptions, *, show_progress: bool = False) -> Bench
         )
     device = compute_device(options.device)
     for name in options.model:
-        resolve_settings(name, {})  # refuses unknown names
+        resolve_settings(*model_of(name))  # refuses unknown names
     scale = options.scale
     if scale is None:
         scale = 1.0 if device.type == "cuda" else _SCALE_ON_CPU
     settings = BenchSettings(
-        models=options.model or tuple(list_models()),
+        models=options.model or tuple(sorted([*list_models(), "sgpmil:paper"])),
         workload=Workload(options.train_bags, options.test_bags, options.features, scale),
         bags_per_step=options.bags_per_step,
         precision=options.precision,
@@ -426,11 +415,24 @@ def bench_models(options: BenchOptions, *, show_progress: bool = False) -> Bench
             on_row=lambda _: bar.advance(),
         )
     write_bench(path, settings, rows, points)
-    files = [path]
+    load = settings.workload
+    about = (
+        f"{load.train_bags} bags to train on and {load.test_bags} to predict, sizes × "
+        f"{load.scale:g}, on {_machine_name(device)}; median of {settings.repeats}."
+    )
+    files = [path, *write_bench_table(options.out, rows, about)]
     if points:
         files.append(options.out / "growth.png")
         _draw_growth(files[-1], points, "GPU" if device.type == "cuda" else "CPU")
     return BenchResult(settings, tuple(rows), tuple(files))
+
+
+def _machine_name(device: torch.device) -> str:
+    found = _machine()
+    if device.type == "cuda":
+        return str(found["gpu"])
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'' if threads == 1 else 's'} of {found.get('cpu') or 'a CPU'}"
 
 
 def _draw_growth(path: Path, points: Sequence[GrowthPoint], device: str) -> None:

@@ -84,6 +84,17 @@ def _read_idx(path: Path, num_axes: int, what: str) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
+def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
+    """Write a gzipped idx file.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    magic = (_UNSIGNED_BYTES << 8) + values.ndim
+    header = struct.pack(f">{1 + values.ndim}I", magic, *values.shape)
+    path.write_bytes(gzip.compress(header + np.ascontiguousarray(values).tobytes()))
+
+
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -245,7 +256,7 @@ def _bag(name: str, images: NDArray[np.uint8], is_target: Int[np.ndarray, " n"])
     columns = math.ceil(math.sqrt(len(images)))
     grid = [(k % columns, k // columns) for k in range(len(images))]
     return Bag(
-        features=torch.from_numpy(_pixels(images)),
+        features=torch.from_numpy(pixels(images)),
         slide_id=name,
         label=int(is_target.any()),
         coords=DIGIT_SIDE * torch.tensor(grid),
@@ -254,6 +265,7 @@ def _bag(name: str, images: NDArray[np.uint8], is_target: Int[np.ndarray, " n"])
     )
 
 
-def _pixels(images: NDArray[np.uint8]) -> Float[np.ndarray, "n p"]:
+def pixels(images: NDArray[np.uint8]) -> Float[np.ndarray, "n p"]:
+    """Return images as rows of pixels, of about zero mean and unit variance over all of MNIST."""
     scaled = images.reshape(len(images), -1).astype(np.float32) / 255
     return ((scaled - PIXEL_MEAN) / PIXEL_STD).astype(np.float32)

@@ -37,6 +37,9 @@ _LINEAR_STREAM = 2000
 MAX_JOINT_INSTANCES = 4096
 """Largest bag for which ``full`` factorises the N×N covariance; larger ones use ``inducing``."""
 
+_ROWS_TOGETHER = 512
+"""Most rows of bags of one size whose covariances are computed together."""
+
 
 def draw(
     gp: SparseGP,
@@ -134,15 +137,54 @@ def _draw_jointly(
         carried = _draw_alone(gp, inputs, segments, "inducing", num_samples, noise, whitening)
     epsilon = noise.per_instance(num_samples, segments, mean)
     parts = []
-    for start, end in itertools.pairwise(bounds):
+    for start, end, num_bags in _runs(bounds):
+        if num_bags > 1:
+            covariance = _covariance(gp, inputs[start:end], whitening)
+            blocks = covariance.unflatten(0, (num_bags, -1)).unflatten(2, (num_bags, -1))
+            own = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+            factor = jittered_cholesky(own, jitter=1e-8)
+            own_noise = epsilon[:, start:end].double().unflatten(1, (num_bags, -1))
+            noise_part = torch.einsum("sbn,bmn->sbm", own_noise, factor).flatten(1)
+            parts.append(mean[start:end] + noise_part.to(mean.dtype))
+            continue
         if end - start > MAX_JOINT_INSTANCES:
             parts.append(carried[:, start:end])
             continue
         # The jitter is in the covariance already; this one only absorbs rounding.
-        covariance = gp.joint_covariance(inputs[start:end], whitening)
-        if gp.linear is not None:
-            covariance = covariance + gp.linear.covariance(inputs[start:end].double())
-        factor = jittered_cholesky(covariance, jitter=1e-8)
+        factor = jittered_cholesky(_covariance(gp, inputs[start:end], whitening), jitter=1e-8)
         noise_part = epsilon[:, start:end].double() @ factor.T
         parts.append(mean[start:end] + noise_part.to(mean.dtype))
     return torch.cat(parts, dim=1)
+
+
+def _covariance(
+    gp: SparseGP, inputs: Float[Tensor, "N G"], whitening: Whitening
+) -> Float[Tensor, "N N"]:
+    covariance = gp.joint_covariance(inputs, whitening)
+    if gp.linear is None:
+        return covariance
+    return covariance + gp.linear.covariance(inputs.double())
+
+
+def _runs(bounds: list[int]) -> list[tuple[int, int, int]]:
+    """Return first row, end and number of bags that are drawn together.
+
+    In training, bags of one size that follow each other are, as long as they are few rows; in
+    prediction each is alone, so that it does not depend on its batch.
+
+    Example:
+        >>> with torch.enable_grad():
+        ...     _runs([0, 9, 18, 20])
+        [(0, 18, 2), (18, 20, 1)]
+    """
+    runs: list[tuple[int, int, int]] = []
+    may_join = torch.is_grad_enabled()
+    for start, end in itertools.pairwise(bounds):
+        if runs and may_join:
+            first, last, num_bags = runs[-1]
+            is_alike = (last - first) == num_bags * (end - start)
+            if is_alike and end - first <= _ROWS_TOGETHER:
+                runs[-1] = (first, end, num_bags + 1)
+                continue
+        runs.append((start, end, 1))
+    return runs

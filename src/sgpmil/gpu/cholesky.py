@@ -41,15 +41,17 @@ _ATTEMPTS = 4
 """Number of jitters that are tried, each ten times the one before."""
 
 
-def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[Tensor, "M M"]:
-    r"""Factorise $K + jI = LL^\top$ in float64, whatever the dtype of K.
+def jittered_cholesky(
+    covariance: Float[Tensor, "*B M M"], jitter: float
+) -> Float[Tensor, "*B M M"]:
+    r"""Factorise $K + jI = LL^\top$ in float64, whatever the dtype of K; several at once, too.
 
     Where that fails, the jitter is raised tenfold, up to a thousand times the given one. On a GPU
     all four are tried at once, so that the CPU need not wait for the GPU between them. The result
     is NaN there if all fail.
 
     Args:
-        covariance: A symmetric positive semi-definite matrix $K$.
+        covariance: A symmetric positive semi-definite matrix $K$, or several.
         jitter: The value $j$ added to its diagonal.
 
     Raises:
@@ -60,12 +62,12 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
         tensor(2., dtype=torch.float64)
     """
     matrix = covariance.double()
-    identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+    identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
     if matrix.device.type != "cpu":
         return _factor_on_device(matrix, identity, jitter)
     for attempt in range(_ATTEMPTS):
         factor, info = torch.linalg.cholesky_ex(matrix + jitter * 10**attempt * identity)
-        if not info.item():
+        if not info.any().item():
             return factor
     raise TrainingError(
         "Expected a positive definite covariance of the Gaussian process, but its Cholesky "
@@ -76,12 +78,17 @@ def jittered_cholesky(covariance: Float[Tensor, "M M"], jitter: float) -> Float[
 
 
 def _factor_on_device(
-    matrix: Float[Tensor, "M M"], identity: Float[Tensor, "M M"], jitter: float
-) -> Float[Tensor, "M M"]:
+    matrix: Float[Tensor, "*B M M"], identity: Float[Tensor, "M M"], jitter: float
+) -> Float[Tensor, "*B M M"]:
     attempts = torch.arange(_ATTEMPTS, dtype=torch.float64, device=matrix.device)
     shifts = jitter * 10**attempts
-    factors, info = torch.linalg.cholesky_ex(matrix + shifts.view(-1, 1, 1) * identity)
-    failures = (info != 0).long().cumprod(0).sum()  # before the first success
+    shifted = matrix + shifts.view(-1, *(1 for _ in matrix.shape)) * identity
+    factors, info = torch.linalg.cholesky_ex(shifted)
+    failures = (info != 0).long().cumprod(0).sum(0)  # before the first success
+    if matrix.ndim > 2:
+        chosen = failures.clamp(max=_ATTEMPTS - 1)[None, ..., None, None]
+        found = factors.take_along_dim(chosen, 0).squeeze(0)
+        return torch.where(failures[..., None, None] < _ATTEMPTS, found, torch.nan)
     factor = factors.index_select(0, failures.clamp(max=_ATTEMPTS - 1).view(1)).squeeze(0)
     return torch.where(failures < _ATTEMPTS, factor, torch.nan)
 

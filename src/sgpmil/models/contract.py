@@ -39,7 +39,8 @@ class Recordable(Enum):
     """Python decides something in each step, or nobody has checked."""
 
     BAGS = "bags"
-    """The forward and backward pass of a bag, replayed for the same bag.
+    """The forward and backward pass of a bag, replayed for the same bag; or a whole step of several
+    bags, where all training bags have one size.
 
     The model copies nothing to or from the device, keeps state in buffers alone, and its loss
     depends on `MILModel.epoch` through `MILModel.in_warmup` alone.

@@ -135,20 +135,31 @@ class DGRMIL(MILModel):
         tokens = self.token_norm(self.token_attention(tokens, OneSegment.of_rows(tokens))[0])
         attended, _ = self.instance_attention(instances, batch.segments)
         attended = self.instance_norm(attended)
-        bag_embeddings, attention = [], []
-        for bag in attended.split(batch.segments.lengths):
-            # The class token alone: the output of the lesions is not used.
-            found, weights = self.cross_attention(tokens[:1], bag, bag)
-            bag_embeddings.append(found[0])
-            attention.append(weights)
-        embeddings = self.readout(torch.stack(bag_embeddings))
+        bag_embeddings, attention = self._cross_attend(tokens, attended, batch.segments)
+        embeddings = self.readout(bag_embeddings)
         uniform = batch.sizes.to(self.centres.dtype).reciprocal()[batch.bag_index]
         means = pool(uniform.unsqueeze(0), instances.detach(), batch.segments)
         return ModelOutput(
             logits=self.classifier(embeddings).unsqueeze(1),
-            attention=torch.cat(attention, 1),
+            attention=attention,
             extras={"lesions": lesions, "bag_means": means.squeeze(1)},
         )
+
+    def _cross_attend(
+        self, tokens: Float[Tensor, "K d"], instances: Float[Tensor, "T d"], segments: Segments
+    ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "1 T"]]:
+        """Let the class token attend to the instances of each bag; nobody uses the lesions' output.
+
+        Bags of one size are computed together.
+        """
+        lengths = segments.lengths
+        if len(lengths) > 1 and len(set(lengths)) == 1:
+            bags = instances.unflatten(0, (-1, lengths[0])).transpose(0, 1)
+            queries = tokens[:1].unsqueeze(1).expand(1, len(lengths), -1)
+            found, weights = self.cross_attention(queries, bags, bags)
+            return found.squeeze(0), weights.flatten().unsqueeze(0)
+        pairs = [self.cross_attention(tokens[:1], b, b) for b in instances.split(lengths)]
+        return torch.stack([found[0] for found, _ in pairs]), torch.cat([w for _, w in pairs], 1)
 
     def predict_bags_of_one(self, batch: BagBatch) -> Float[Tensor, "B 1 C"]:
         """Return the logits of bags of one instance, all at once: any token attends to it alone."""

@@ -147,7 +147,13 @@ class DigitCNN(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "T D"]) -> Float[Tensor, "T E"]:
         """Encode images whose rows of pixels lie end to end."""
-        return self.layers(pixels)
+        if pixels.device.type != "cuda":
+            return self.layers(pixels)
+        # The channels of a pixel side by side, as a GPU multiplies them.
+        images = pixels.unflatten(1, (DIGIT_SIDE, DIGIT_SIDE, 1)).permute(0, 3, 1, 2)
+        for layer in list(self.layers)[1:]:
+            images = layer(images)
+        return images
 
 
 ENCODERS: dict[str, Callable[[], DigitCNN] | None] = {"none": None, "digit-cnn": DigitCNN}

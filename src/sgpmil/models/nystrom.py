@@ -15,7 +15,8 @@ every softmax: a bag of nine instances attends to zeros with more than nine tent
 one of 257 tokens with half. Without the padding segments differ in length by one at most.
 
 Sequences lie end to end. Layers of single tokens, landmarks and pseudo-inverses, which take the
-most steps, are computed for all sequences at once; the rest for one sequence after another.
+most steps, are computed for all sequences at once; the rest for one sequence after another. Short
+sequences of one length are computed together throughout.
 """
 
 from dataclasses import dataclass
@@ -200,6 +201,11 @@ class NystromAttention(nn.Module):
         Returns:
             The tokens, and the attention matrix of each sequence without gradient.
         """
+        lengths = segments.lengths
+        if len(set(lengths)) == 1 and self.is_exact(lengths[0]):
+            found, queries, keys = self._attend_together(tokens.unflatten(0, (-1, lengths[0])))
+            pairs = zip(_single(queries).unbind(0), _single(keys).unbind(0), strict=True)
+            return found.flatten(0, 1), [ExactMatrix(*pair) for pair in pairs]
         projected = self.qkv(tokens)
         landmarks = self._landmarks(projected, segments)
         attended, matrices = [], []
@@ -216,15 +222,22 @@ class NystromAttention(nn.Module):
 
     def attend_exactly(self, tokens: Float[Tensor, "B n d"]) -> Float[Tensor, "B n d"]:
         """Attend within many short sequences of one length at once; see `is_exact`."""
+        return self._attend_together(tokens)[0]
+
+    def _attend_together(
+        self, tokens: Float[Tensor, "B n d"]
+    ) -> tuple[Float[Tensor, "B n d"], Float[Tensor, "B h n e"], Float[Tensor, "B h n e"]]:
+        """Attend within short sequences of one length, and return queries and keys too."""
         parts = self.qkv(tokens).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         queries, keys, values = parts.unbind(0)
         queries = queries * queries.shape[-1] ** -0.5
         attended = (queries @ keys.mT).softmax(-1) @ values
         # A convolution of so few tokens as a matrix: entry (i, j) is the filter at j - i.
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        filters = self.conv.weight[:, 0, places - places.unsqueeze(1) + _CONV // 2]
+        length, middle = tokens.shape[1], _CONV // 2
+        windows = self.conv.weight[:, 0].unfold(1, length, 1)
+        filters = windows[:, middle - length + 1 : middle + 1].flip(1)
         joined = (attended + filters @ values).transpose(1, 2).flatten(2)
-        return self.dropout(self.out(joined))
+        return self.dropout(self.out(joined)), queries, keys
 
     @torch.no_grad()
     def exact_matrices(

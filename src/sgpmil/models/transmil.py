@@ -15,6 +15,7 @@ trained Nyström operator it takes O(N·m) memory and time.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,10 +27,17 @@ from sgpmil.bags.bag import BagBatch
 from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.embedding import relu_layers
-from sgpmil.models.nystrom import AttentionMatrix, NystromSettings, PreNormAttention
+from sgpmil.models.nystrom import (
+    AttentionMatrix,
+    ExactMatrix,
+    NystromSettings,
+    PreNormAttention,
+)
 from sgpmil.models.registry import ONE_BAG_A_STEP, register
 from sgpmil.shapes import Float
 
+_SHORT = 64
+"""Longest sequences whose attention matrices are formed together."""
 _FILTERS = (7, 5, 3)
 """Sides of the position encoding's filters, the largest first."""
 
@@ -99,7 +107,7 @@ class TransMIL(MILModel):
             second = self.second.exact_matrices(middle, segments)
         # Not in half precision, in which scores would tie.
         with torch.autocast(embeddings.device.type, enabled=False):
-            scores = [class_token_rollout(*pair) for pair in zip(first, second, strict=True)]
+            scores = class_token_rollouts(first, second)
         of_instances = [score[1 : 1 + n] for score, n in zip(scores, sizes, strict=True)]
         rollout = torch.cat(of_instances)
         return ModelOutput(
@@ -126,6 +134,11 @@ class TransMIL(MILModel):
     ) -> Float[Tensor, "_ H"]:
         """Put a class token in front of each bag, and repeat instances to fill its square."""
         class_token = self.class_token.to(embeddings.dtype)
+        if len(set(sizes)) == 1:
+            bags = embeddings.unflatten(0, (-1, sizes[0]))
+            first = class_token.expand(len(bags), 1, -1)
+            repeated = bags[:, : sides[0] ** 2 - sizes[0]]
+            return torch.cat([first, bags, repeated], 1).flatten(0, 1)
         parts = []
         for bag, side in zip(embeddings.split(sizes), sides, strict=True):
             parts += [class_token, bag, bag[: side**2 - bag.shape[0]]]
@@ -161,6 +174,13 @@ class PositionEncoding(nn.Module):
         # Not stacked: the three gradients would share memory, and be clipped three times.
         first, *others = (conv.get_parameter("bias") for conv in self.convs)
         bias = sum(others, first)
+        if len(set(sides)) == 1:
+            side = sides[0]
+            parts = tokens.unflatten(0, (-1, 1 + side**2))
+            images = parts[:, 1:].transpose(1, 2).unflatten(2, (side, side))
+            found = F.conv2d(images, weight, bias, padding=_FILTERS[0] // 2, groups=len(weight))
+            changed = parts[:, 1:] + found.flatten(2).transpose(1, 2)
+            return torch.cat([parts[:, :1], changed], 1).flatten(0, 1)
         encoded = []
         for part, side in zip(tokens.split([1 + side**2 for side in sides]), sides, strict=True):
             image = part[1:].T.unflatten(1, (side, side)).unsqueeze(0)
@@ -197,6 +217,30 @@ def _token_segments(segments: Segments, sides: list[int]) -> Segments:
     lengths = 1 + torch.tensor(sides).square()
     on_device = 1 + (segments.sizes - 1).double().sqrt().floor().long().add(1).square()
     return Segments(*(F.pad(each.cumsum(0), (1, 0)) for each in (lengths, on_device)))
+
+
+@torch.no_grad()
+def class_token_rollouts(
+    first: Sequence[AttentionMatrix], second: Sequence[AttentionMatrix]
+) -> list[Float[Tensor, " n"]]:
+    """Return the rollout of each sequence, of short ones of one length together."""
+    lower = [matrix for matrix in first if isinstance(matrix, ExactMatrix)]
+    upper = [matrix for matrix in second if isinstance(matrix, ExactMatrix)]
+    lengths = {matrix.queries.shape[1] for matrix in lower}
+    is_short = len(lengths) == 1 and max(lengths) <= _SHORT
+    if not (is_short and len(lower) == len(upper) == len(first)):
+        return [class_token_rollout(*pair) for pair in zip(first, second, strict=True)]
+    # Each row of an exact matrix sums to 1.
+    row = _dense(upper, rows=1).squeeze(1)
+    row = torch.cat([row[:, :1] + 1, row[:, 1:]], 1) / 4
+    return list((row + (row.unsqueeze(1) @ _dense(lower)).squeeze(1)).unbind(0))
+
+
+def _dense(matrices: Sequence[ExactMatrix], rows: int | None = None) -> Float[Tensor, "B r n"]:
+    """Return the first rows of exact matrices of one size."""
+    queries = torch.stack([matrix.queries[:, :rows] for matrix in matrices])
+    keys = torch.stack([matrix.keys for matrix in matrices])
+    return (queries @ keys.mT).softmax(-1).mean(1)
 
 
 @torch.no_grad()

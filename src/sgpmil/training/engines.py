@@ -31,6 +31,10 @@ _CHECK_EVERY_ON_GPU = 50
 """Steps between checks of the loss on a GPU, where each check waits for the device."""
 
 
+class NotRecordableError(RuntimeError):
+    """A step turned out to be one that a GPU cannot record."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Trains a model for an epoch."""
@@ -227,9 +231,10 @@ class PlainEngine:
 class ReplayEngine:
     """Trains by recorded work, and plainly where that is not possible.
 
-    A recording needs more memory than a plain step. An epoch of replays that runs out of memory, or
-    that ends with a loss or a weight that is not finite, is taken back and repeated plainly: with
-    other noise it may succeed, or it fails where the plain engine can say why.
+    A recording needs more memory than a plain step. An epoch of replays that runs out of memory,
+    that cannot be recorded, or that ends with a loss or a weight that is not finite, is taken back
+    and repeated plainly: with other noise it may succeed, or it fails where the plain engine can
+    say why.
 
     Args:
         recorded: The engine that replays.
@@ -251,7 +256,7 @@ class ReplayEngine:
         steps = self.plain.steps
         before = TrainingState(steps)
         losses: Tensor | None = None
-        with suppress(torch.OutOfMemoryError):
+        with suppress(torch.OutOfMemoryError, NotRecordableError):
             losses = self.recorded.epoch(batches)
         if losses is None:
             steps.optimiser.zero_grad()

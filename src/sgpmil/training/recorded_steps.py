@@ -3,10 +3,13 @@
 A step on a GPU is some two hundred small kernels. Launching them one by one takes several times as
 long as running them; a CUDA graph launches all of them at once, but for one number of bags and
 rows. So each step is filled up to one of a few numbers of rows by an extra bag that the loss
-ignores. A small *plan* on the device says which rows of the resident features a step takes; the
-plans of an epoch are sent there together. Nothing waits for the GPU until the epoch ends.
+ignores. Where all training bags have one size, nothing is filled up, and models can be recorded
+whose arithmetic depends on the size of a bag. A small *plan* on the device says which rows of the
+resident features a step takes; the plans of an epoch are sent there together. Nothing waits for the
+GPU until the epoch ends.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +31,11 @@ from sgpmil.models.embedding import InstanceLinear
 from sgpmil.models.precision import features_dtype
 from sgpmil.shapes import Float
 from sgpmil.training.batches import PackedBatches
-from sgpmil.training.engines import OptimiserSteps, TrainingState
+from sgpmil.training.engines import NotRecordableError, OptimiserSteps, TrainingState
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.turns import yield_turn
+
+_LOG = logging.getLogger(__name__)
 
 _LEAST_ROWS = 256
 _FINE_ROWS = 2048
@@ -66,14 +71,31 @@ def recorded_steps(steps: OptimiserSteps, train: BagDataset) -> "RecordedSteps |
 
 def can_record(model: MILModel, settings: TrainingSettings, train: BagDataset) -> bool:
     """Return whether steps of a model can be recorded."""
+    is_recordable = model.recordable is Recordable.STEPS or (
+        # One bag a step is left to `sgpmil.training.recorded_bags`.
+        needs_one_size(model) and has_one_size(train) and settings.bags_per_step > 1
+    )
     return (
         isinstance(train.source, DeviceSource)
         and runs_triton(train.source.matrix)
-        and model.recordable is Recordable.STEPS
+        and is_recordable
         and settings.precision in ("auto", "32", "bf16")
         and settings.optimiser in ("adamw", "adam")
         and settings.accumulate_steps == 1
     )
+
+
+def needs_one_size(model: MILModel) -> bool:
+    """Return whether steps of a model can be recorded where all bags have one size, and only then.
+
+    Coordinates are not part of a recorded step.
+    """
+    return model.recordable is Recordable.BAGS and not model.uses_coordinates
+
+
+def has_one_size(train: BagDataset) -> bool:
+    """Return whether all bags have as many instances."""
+    return len(set(train.num_instances)) == 1
 
 
 @dataclass(frozen=True)
@@ -111,14 +133,24 @@ class RecordedSteps:
         self._halves = HalfWeights(steps.model if steps.settings.precision == "bf16" else None)
         self._adam: AdamStep | None = None
         self._recorder = Recorder(self.matrix.device)
+        self._is_filled = not needs_one_size(steps.model)
+        self._in_warmup = steps.model.in_warmup
 
     def can_take(self, batches: PackedBatches) -> bool:
         """Return whether every step of an epoch is small enough to be recorded."""
         return max(sum(self._sizes[i] for i in group) for group in batches.groups) <= MOST_ROWS
 
     def epoch(self, batches: PackedBatches) -> Float[Tensor, " _"]:
-        """Take a step with each batch, and return the losses."""
+        """Take a step with each batch, and return the losses.
+
+        Raises:
+            NotRecordableError: A step of bags of one size cannot be recorded.
+        """
         groups = batches.groups
+        if self.steps.model.in_warmup != self._in_warmup:
+            self._in_warmup = self.steps.model.in_warmup
+            self.forget()
+            self._recorder.begin_anew()
         adam = self._adam or self._prepare(groups[0])
         self._halves.refresh()
         plans = [self._plan(group) for group in groups]
@@ -149,7 +181,8 @@ class RecordedSteps:
 
     def _plan(self, group: Sequence[int]) -> "_Plan":
         sizes = [self._sizes[i] for i in group]
-        return _Plan.of(sizes, [self._starts[i] for i in group], [self._labels[i] for i in group])
+        starts, labels = [self._starts[i] for i in group], [self._labels[i] for i in group]
+        return _Plan.of(sizes, starts, labels, is_filled=self._is_filled)
 
     def _prepare(self, group: Sequence[int]) -> AdamStep:
         """Make the optimiser ready: its state must exist before a step is recorded."""
@@ -179,20 +212,29 @@ class RecordedSteps:
             adam.launch(table)
             return loss
 
+        # A table of zeros moves no weights; models whose bags are recorded also keep statistics.
+        before = None if self._is_filled else TrainingState(self.steps)
         with self._halves.in_use():
             with self._recorder.aside():
-                step()  # a table of zeros moves no weights
+                step()
+            if before is not None:
+                before.restore()
             adam.forget_gradients()  # those of each recording are its own
-            recording = self._recorder.record(step)
+            try:
+                recording = self._recorder.record(step)
+            except RuntimeError as error:
+                if self._is_filled or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                _LOG.info("Steps are not recorded: %s", error)
+                raise NotRecordableError from error
         adam.fill(table)
         adam.forget_gradients()
         return _Step(recording, static, table)
 
     def _compute(self, plan: "_Plan", numbers: Tensor) -> Float[Tensor, ""]:
         model, settings = self.steps.model, self.steps.settings
-        bounds, starts, labels = numbers.split(
-            [plan.num_bags + 2, plan.num_bags + 1, plan.num_bags]
-        )
+        num_parts = len(plan.offsets) - 1
+        bounds, starts, labels = numbers.split([num_parts + 1, num_parts, plan.num_bags])
         segments = Segments(plan.offsets, bounds)
         dtype = features_dtype(model, settings.precision)
         features = model.standardise.take(self.matrix, starts, segments, dtype)
@@ -200,7 +242,7 @@ class RecordedSteps:
             features,
             plan.offsets,
             labels,
-            slide_ids=("",) * (plan.num_bags + 1),
+            slide_ids=("",) * num_parts,
             bounds=bounds,
         )
         with model.standardise.done_before():
@@ -214,8 +256,8 @@ class _Plan:
     """The rows that a step takes.
 
     Args:
-        num_bags: Bags of the step, without the one that fills it up.
-        offsets: First row of each bag, that one included, and the end of it.
+        num_bags: Bags of the step, without one that fills it up.
+        offsets: First row of each bag, that one included, and the end of the last.
         numbers: Offsets, first rows in the resident features, and labels: what is sent.
     """
 
@@ -226,14 +268,18 @@ class _Plan:
     @property
     def num_rows(self) -> int:
         """Rows of the step, filled up."""
-        return self.numbers[self.num_bags + 1]
+        return self.numbers[len(self.offsets) - 1]
 
     @staticmethod
-    def of(sizes: Sequence[int], starts: Sequence[int], labels: Sequence[int]) -> "_Plan":
+    def of(
+        sizes: Sequence[int], starts: Sequence[int], labels: Sequence[int], *, is_filled: bool
+    ) -> "_Plan":
         """Plan a step of bags of some sizes, which start at some rows."""
         ends = list(accumulate(sizes))
-        offsets = [0, *ends, filled_rows(ends[-1])]
-        return _Plan(len(sizes), torch.tensor(offsets), [*offsets, *starts, 0, *labels])
+        filler = [filled_rows(ends[-1])] if is_filled else []
+        offsets = [0, *ends, *filler]
+        numbers = [*offsets, *starts, *(0 for _ in filler), *labels]
+        return _Plan(len(sizes), torch.tensor(offsets), numbers)
 
 
 class HalfWeights:
