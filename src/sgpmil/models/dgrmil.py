@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgpmil.bags.bag import BagBatch
-from sgpmil.bags.segments import OneSegment
+from sgpmil.bags.segments import OneSegment, Segments
 from sgpmil.errors import SettingsError
 from sgpmil.models.contract import Loss, MILModel, ModelOutput, Recordable
 from sgpmil.models.nystrom import NystromSettings, PreNormAttention
