@@ -202,7 +202,7 @@ class NystromAttention(nn.Module):
             The tokens, and the attention matrix of each sequence without gradient.
         """
         lengths = segments.lengths
-        if len(set(lengths)) == 1 and self.is_exact(lengths[0]):
+        if len(lengths) > 1 and len(set(lengths)) == 1 and self.is_exact(lengths[0]):
             found, queries, keys = self._attend_together(tokens.unflatten(0, (-1, lengths[0])))
             pairs = zip(_single(queries).unbind(0), _single(keys).unbind(0), strict=True)
             return found.flatten(0, 1), [ExactMatrix(*pair) for pair in pairs]

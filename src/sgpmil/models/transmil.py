@@ -134,7 +134,7 @@ class TransMIL(MILModel):
     ) -> Float[Tensor, "_ H"]:
         """Put a class token in front of each bag, and repeat instances to fill its square."""
         class_token = self.class_token.to(embeddings.dtype)
-        if len(set(sizes)) == 1:
+        if len(sizes) > 1 and len(set(sizes)) == 1:
             bags = embeddings.unflatten(0, (-1, sizes[0]))
             first = class_token.expand(len(bags), 1, -1)
             repeated = bags[:, : sides[0] ** 2 - sizes[0]]
@@ -174,7 +174,7 @@ class PositionEncoding(nn.Module):
         # Not stacked: the three gradients would share memory, and be clipped three times.
         first, *others = (conv.get_parameter("bias") for conv in self.convs)
         bias = sum(others, first)
-        if len(set(sides)) == 1:
+        if len(sides) > 1 and len(set(sides)) == 1:
             side = sides[0]
             parts = tokens.unflatten(0, (-1, 1 + side**2))
             images = parts[:, 1:].transpose(1, 2).unflatten(2, (side, side))
@@ -224,6 +224,8 @@ def class_token_rollouts(
     first: Sequence[AttentionMatrix], second: Sequence[AttentionMatrix]
 ) -> list[Float[Tensor, " n"]]:
     """Return the rollout of each sequence, of short ones of one length together."""
+    if len(first) == 1:
+        return [class_token_rollout(first[0], second[0])]
     lower = [matrix for matrix in first if isinstance(matrix, ExactMatrix)]
     upper = [matrix for matrix in second if isinstance(matrix, ExactMatrix)]
     lengths = {matrix.queries.shape[1] for matrix in lower}
