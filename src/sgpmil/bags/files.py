@@ -73,10 +73,9 @@ def name_fault(identifier: str) -> str:
     if any(unicodedata.category(character) == "Cc" for character in identifier):
         return "holds control characters"
     try:
-        encoded = _encoded(identifier)
+        size = len(_encoded(identifier).encode())
     except UnicodeEncodeError:
         return "holds characters that no text has"
-    size = len(encoded.encode())
     return f"takes {size} of at most {_LONGEST_NAME} bytes" if size > _LONGEST_NAME else ""
 
 
