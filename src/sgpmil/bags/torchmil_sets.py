@@ -208,4 +208,3 @@ def _label(value: Any) -> int:
 def _save(path: Path, array: NDArray[Any]) -> None:
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)
-
