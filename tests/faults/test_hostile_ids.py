@@ -98,7 +98,7 @@ def test_names_that_no_file_can_have_are_refused_where_they_enter(tmp_path, name
         bags_of(["good", name])
     slides = [SlideName("good", "a", 0), SlideName(name, "b", 1)]
     found = Prediction.from_batch(slides, np.full((2, 3, 2), 0.5, np.float32))
-    with pytest.raises(PredictionError, match="Expected (a name|names)") as refused:
+    with pytest.raises(PredictionError, match=r"Expected (a name|names)") as refused:
         write_prediction_folder(tmp_path / "p", found, ClassTarget(("a", "b")))
     assert "\n" not in str(refused.value)
 
