@@ -15,7 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.faults.kills import COMMANDS, KillRange
+from tests.faults.commands import COMMANDS
+from tests.faults.kills import KillStand
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
         if command.name not in given.only:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            stand = KillRange(command, Path(folder))
+            stand = KillStand(command, Path(folder))
             seeds = range(given.first, given.first + given.kills)
             outcomes = [stand.kill(seed) for seed in seeds]
         wrong = [outcome for outcome in outcomes if outcome.fault]

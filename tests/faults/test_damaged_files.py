@@ -364,7 +364,7 @@ def test_an_endless_dictionary_of_weights_comes_to_an_end(tmp_path):
     assert read_weights(tmp_path / "a.pt")["fc.weight"].shape == (2, 2)
 
 
-# -- slides that are lost ---------------------------------------------------------------------------
+# -- slides that are lost ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -407,7 +407,7 @@ def test_a_store_with_a_name_twice_is_refused(slides, sgpmil, tmp_path):
     store = store_of(slides, sgpmil, tmp_path / "store")
     path = store / "index.json"
     path.write_text(path.read_text().replace("001.slide", "000.slide"))
-    code, out, error = sgpmil("inspect", store)
+    code, _, error = sgpmil("inspect", store)
     assert code == 2
     assert "000.slide" in error
 
