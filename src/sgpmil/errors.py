@@ -4,14 +4,26 @@ Each message is one sentence: what was expected, what was found, where, and what
 command line prints it without a traceback and exits with code 2.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LONGEST_REASON = 200
+_LONG_WORD = re.compile(r"(\S{100})\S{100,}(\S{100})")
 
 
 class SgpmilError(Exception):
-    """Base of every error that a user can cause."""
+    """Base of every error that a user can cause.
+
+    A name of thousands of characters, which damaged files hold, is shortened in the middle.
+
+    Example:
+        >>> len(str(SgpmilError("Expected " + "x" * 5000)))
+        210
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_LONG_WORD.sub(r"\1…\2", message))
 
 
 class BagError(SgpmilError):

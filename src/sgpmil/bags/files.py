@@ -73,10 +73,9 @@ def name_fault(identifier: str) -> str:
     if any(unicodedata.category(character) == "Cc" for character in identifier):
         return "holds control characters"
     try:
-        encoded = _encoded(identifier)
+        size = len(_encoded(identifier).encode())
     except UnicodeEncodeError:
         return "holds characters that no text has"
-    size = len(encoded.encode())
     return f"takes {size} of at most {_LONGEST_NAME} bytes" if size > _LONGEST_NAME else ""
 
 
@@ -192,6 +191,9 @@ def _is_alive(process: int) -> bool:
         return False
     except OSError:  # of another user
         return True
+    with suppress(OSError):  # one that has ended stays in the table until its parent asks for it
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+        return state not in ("Z", "X")
     return True
 
 
@@ -219,6 +221,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, final)
+    except OSError as error:
+        if error.filename is None:  # a full disk says no name
+            error.filename = str(final)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -10,12 +10,13 @@ torchmil keeps an array a bag in a folder a kind of array::
 
 `sgpmil.read_bags` reads the features with coordinates and patch labels; its `labels` may be the
 folder of labels, or the table ``labels.csv`` that `write_torchmil` adds, with names of classes.
+``<slide>`` is a slide's name as `sgpmil.bags.files.file_name` spells it. Where it begins like a
+formula, its first character is a percent sign and a number, too.
 """
 
-import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from numpy.typing import NDArray
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.files import atomic_path, write_text
+from sgpmil.bags.files import atomic_path, file_name, identifier_of, write_text
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import BagError, LabelError, MissingPartError
+from sgpmil.bags.tables import sheet_text, to_spreadsheet
+from sgpmil.errors import BagError, LabelError, MissingPartError, SgpmilError
 from sgpmil.torchvision_import import mend_torchvision
 
 if TYPE_CHECKING:
@@ -86,14 +88,14 @@ def write_torchmil(
     kinds = [f"features/features_{name}", *(kind for kind, found in is_there.items() if found)]
     for bag in bags:
         for kind in kinds:
-            _save(inner / kind / f"{bag.slide_id}.npy", _stored(bag, kind))
+            _save(inner / kind / f"{_bag_name(bag.slide_id)}.npy", _stored(bag, kind))
     if len(labels := bags.label_table()):
-        rows = [(row.slide_id, row.case_id, row.label) for row in labels]
-        write_text(root / "labels.csv", _csv([("slide_id", "case_id", "label"), *rows]))
+        rows = [(_bag_name(row.slide_id), row.case_id, row.label) for row in labels]
+        write_text(root / "labels.csv", sheet_text(("slide_id", "case_id", "label"), rows))
     if fold is not None:
         parts = {"train": fold.train, "val": fold.val, "test": fold.test}
-        splits = [(slide, part) for part, slides in parts.items() for slide in slides]
-        write_text(root / "splits.csv", _csv([("bag_name", "split"), *splits]))
+        splits = [(_bag_name(slide), part) for part, slides in parts.items() for slide in slides]
+        write_text(root / "splits.csv", sheet_text(("bag_name", "split"), splits))
     return inner
 
 
@@ -121,7 +123,7 @@ def to_torchmil(bags: BagDataset, folder: Path | str, **settings: Any) -> "Proce
         **{option: str(path) for option, path in present.values()},
         # Neighbours are at most a diagonal apart; torchmil's own default is for whole steps.
         "dist_thr": 1.5 * (size or 1),
-        "bag_names": list(bags.slide_ids),
+        "bag_names": [_bag_name(slide) for slide in bags.slide_ids],
         "bag_keys": [*present, *(["adj"] if "coords" in present else [])],
         "verbose": False,
         **settings,
@@ -151,12 +153,26 @@ def from_torchmil(
     return BagDataset.from_arrays(
         arrays["X"],
         labels,
-        slide_ids=None if names is None else [str(name) for name in names],
+        slide_ids=None if names is None else [_slide_id(str(name)) for name in names],
         class_names=class_names,
         coords=[None if array is None else array * (side or 1) for array in arrays["coords"]],
         instance_labels=[None if a is None else a.reshape(-1) for a in arrays["y_inst"]],
         patch_size=side,
     )
+
+
+def _bag_name(slide_id: str) -> str:
+    """Return the name of a bag on disk, which torchmil, unlike `read_table`, takes as it stands."""
+    name = file_name(slide_id)
+    is_formula = to_spreadsheet(name) != name
+    return f"%{ord(name[0]):02X}{name[1:]}" if is_formula else name
+
+
+def _slide_id(bag_name: str) -> str:
+    with suppress(SgpmilError, UnicodeDecodeError):
+        slide_id = identifier_of(bag_name)
+        return slide_id if _bag_name(slide_id) == bag_name else bag_name
+    return bag_name
 
 
 def _stored(bag: Bag, kind: str) -> NDArray[Any]:
@@ -192,9 +208,3 @@ def _label(value: Any) -> int:
 def _save(path: Path, array: NDArray[Any]) -> None:
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)
-
-
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sgpmil.bags.files import remove_leftovers
 from sgpmil.errors import SettingsError
 from sgpmil.explanation.run_explanation import ExplanationProgress, SilentProgress
 from sgpmil.report.pages.case_links import FOLDER, refresh_case_links
@@ -67,6 +68,7 @@ def write_report(
     if options.overwrite:
         cases = tuple(dict.fromkeys((*asked, *sorted(there))))
     _check_case_files(folder, cases)
+    remove_leftovers(folder)
     found = None
     if not has_page:
         show.begin("The run", 1)

@@ -17,7 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path, file_name, remove_leftovers, write_text
+from sgpmil.bags.files import (
+    atomic_path,
+    file_name,
+    refuse_unfit_names,
+    remove_leftovers,
+    write_text,
+)
 from sgpmil.bags.readers.own_data import own_dataset, refuse_missing_data
 from sgpmil.bags.readers.stored_values import number_attribute, whole_coordinates, whole_side
 from sgpmil.bags.target import Target
@@ -65,6 +71,7 @@ def write_prediction_folder(
 
     Raises:
         OSError: The folder cannot be written.
+        PredictionError: Two slides would have one file, or a name is no slide's.
     """
     place = Path(folder)
     # Old scores beside a new table, or a new score beside an old table, would be mixed runs.
@@ -75,7 +82,14 @@ def write_prediction_folder(
     kept = []
     for prediction in predictions:
         if prediction.instances is not None:
-            write_instance_scores(scores_path(place, prediction.slide_id), prediction.instances)
+            scores = scores_path(place, prediction.slide_id)
+            if scores.exists():
+                raise PredictionError(
+                    f"Expected names of slides that make different files, but another has the file "
+                    f"of '{prediction.slide_id}' ({scores}): on this disk names that differ in "
+                    "their case alone are one. Rename one of the slides."
+                )
+            write_instance_scores(scores, prediction.instances)
         kept.append(prediction if keep_instances else replace(prediction, instances=None))
     table = PredictionTable(tuple(kept), target, provenance)
     write_prediction_table(place, table)
@@ -93,9 +107,10 @@ def write_prediction_table(
         decisions: Decisions on these slides, in their order.
 
     Raises:
-        PredictionError: The decisions are on other slides.
+        PredictionError: The decisions are on other slides, or a name is no slide's.
     """
     place = Path(folder)
+    refuse_unfit_names(table.slide_ids, PredictionError, str(place))
     (place / PROVENANCE).unlink(missing_ok=True)
     if table.provenance is not None:
         write_text(

@@ -16,6 +16,15 @@ from torch import Tensor, nn
 from sgpmil.models.contract import MILModel
 from sgpmil.training.settings import TrainingSettings
 
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+_STATE = {
+    "AdamW": _MOMENTS,
+    "Adam": _MOMENTS,
+    "LookaheadRAdam": _MOMENTS | {"slow"},
+    "SGD": {"momentum_buffer"},
+}
+"""What each optimiser remembers of a parameter."""
+
 
 def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimiser of a model's parameters.
@@ -67,21 +76,26 @@ def build_optimiser(settings: TrainingSettings, model: nn.Module) -> torch.optim
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put the state of a checkpoint into an optimiser.
+    """Put the moments of a checkpoint into an optimiser; its rates and decays stay its own.
 
     Torch takes part of a state, or one of other shapes, and fails or forgets at the next step.
 
     Raises:
         ValueError: Part of the state is missing, or it is of other parameters.
     """
-    optimiser.load_state_dict(dict(state))
-    parts = [part for part in optimiser.state.values() if part]
-    is_stateless = isinstance(optimiser, torch.optim.SGD)
-    if len({frozenset(part) for part in parts}) > 1 or not (parts or is_stateless):
+    own, given = optimiser.state_dict()["param_groups"], state["param_groups"]
+    if [group["params"] for group in own] != [group["params"] for group in given]:
+        raise ValueError("the optimiser's parameters are others")
+    optimiser.load_state_dict({"state": state["state"], "param_groups": own})
+    expected = _STATE[type(optimiser).__name__]
+    parts = {parameter: part for parameter, part in optimiser.state.items() if part}
+    is_stateless = isinstance(optimiser, torch.optim.SGD)  # without momentum
+    if any(set(part) != expected for part in parts.values()) or not (parts or is_stateless):
         raise ValueError("the state of the optimiser is incomplete")
-    for parameter, part in optimiser.state.items():
+    for parameter, part in parts.items():
         for name, value in part.items():
-            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+            shape = () if name == "step" else parameter.shape
+            if not isinstance(value, Tensor) or value.shape != shape:
                 raise ValueError(f"the optimiser's {name} is of other parameters")
 
 

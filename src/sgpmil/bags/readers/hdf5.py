@@ -110,6 +110,7 @@ class Hdf5Reader:
         """
         with open_hdf5(path) as file:
             found = self._datasets(file, path)
+            refuse_missing_data(found.features, path)
             attributes = self.attributes(found)
             num_instances, feature_dim = bag_shape(found.features.shape, path)
             return BagHeader(

@@ -151,15 +151,17 @@ def refuse_no_numbers(tensor: Tensor, path: Path) -> None:
     """Refuse a stored tensor without numbers of its own in memory.
 
     Raises:
-        BagError: It is nested, quantised, without data (meta), or one row that claims to be many.
+        BagError: It is nested, sparse, quantised, without data (meta), or one row that claims to be
+            many.
     """
     kinds = {
         "a nested tensor": tensor.is_nested,
         "a quantised tensor": tensor.is_quantized,
         "a tensor without data": tensor.is_meta,
+        "a sparse tensor": tensor.layout not in (torch.strided, torch.jagged),
     }
     found = next((kind for kind, is_so in kinds.items() if is_so), "")
-    if not found and tensor.layout == torch.strided:
+    if not found:
         num_bytes = tensor.numel() * tensor.element_size()
         if num_bytes > tensor.untyped_storage().nbytes():
             found = f"{tensor.numel()} numbers that are stored as fewer"

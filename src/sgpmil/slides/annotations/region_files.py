@@ -38,7 +38,9 @@ def regular_file(path: str | os.PathLike[str]) -> Path:
 
 
 def area_of_rings(
-    shell: Float[np.ndarray, "K 2"], holes: Sequence[Float[np.ndarray, "_ 2"]] = ()
+    shell: Float[np.ndarray, "K 2"],
+    holes: Sequence[Float[np.ndarray, "_ 2"]] = (),
+    where: str = "an annotation",
 ) -> Geometry | None:
     """Make a valid area of drawn rings.
 
@@ -49,6 +51,7 @@ def area_of_rings(
     Args:
         shell: Corners of the outer ring, closed or not.
         holes: Corners of the rings that are cut out; those without an area are passed over.
+        where: Place of the rings, for the message.
 
     Returns:
         A Polygon or MultiPolygon; None where fewer than three points or no area is left.
@@ -63,30 +66,30 @@ def area_of_rings(
     require_package("shapely")
     import shapely
 
-    area = _area(shell)
+    area = _area(shell, where)
     if area is None:
         return None
-    cut_out = [hole for hole in map(_area, holes) if hole is not None]
+    cut_out = [hole for ring in holes if (hole := _area(ring, where)) is not None]
     if cut_out:
         area = shapely.difference(area, shapely.union_all(cut_out))
     return None if area.is_empty else area
 
 
-def _area(points: Float[np.ndarray, "K 2"]) -> Geometry | None:
+def _area(points: Float[np.ndarray, "K 2"], where: str) -> Geometry | None:
     import shapely
 
     if len(np.unique(points, axis=0)) < _FEWEST_POINTS:
         return None
     polygon = shapely.Polygon(points)
     if not shapely.is_valid(polygon):
-        _refuse_scribble(points)
+        _refuse_scribble(points, where)
     valid = shapely.make_valid(polygon, method="structure", keep_collapsed=False)
     parts = shapely.get_parts(valid)
     parts = parts[shapely.area(parts) > 0]
     return shapely.union_all(parts) if len(parts) else None
 
 
-def _refuse_scribble(points: Float[np.ndarray, "K 2"]) -> None:
+def _refuse_scribble(points: Float[np.ndarray, "K 2"], where: str) -> None:
     """Refuse a ring whose crossings would fill the memory, before they are computed."""
     import shapely
 
@@ -100,7 +103,7 @@ def _refuse_scribble(points: Float[np.ndarray, "K 2"]) -> None:
         if count > 2 * _MOST_CROSSINGS:
             raise AnnotationError(
                 f"Expected outlines that cross themselves at most {_MOST_CROSSINGS} times, but one "
-                f"of {len(points)} corners does more often. Draw it again, or remove it."
+                f"of {len(points)} corners does more often ({where}). Draw it again, or remove it."
             )
 
 
@@ -157,7 +160,7 @@ def _asap_regions(file: Path, where: str) -> tuple[Region, ...]:
 def _region(element: ElementTree.Element, where: str) -> Region | None:
     if element.get("Type", "Polygon").lower() not in _AREAS:
         return None
-    polygon = area_of_rings(_points(element, where))
+    polygon = area_of_rings(_points(element, where), where=where)
     return None if polygon is None else Region(polygon, element.get("PartOfGroup", ""))
 
 
@@ -258,7 +261,7 @@ def _areas(geometry: Any, where: str) -> Iterator[Any | None]:
     polygons = geometry.get("coordinates") or []
     for rings in [polygons] if kind == "Polygon" else polygons:
         points = [_ring(ring, where) for ring in rings]
-        yield area_of_rings(points[0], points[1:]) if points else None
+        yield area_of_rings(points[0], points[1:], where) if points else None
 
 
 def _ring(ring: Any, where: str) -> Float[np.ndarray, "K 2"]:

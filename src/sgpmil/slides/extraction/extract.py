@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import remove_leftovers, write_text
 from sgpmil.bags.tables import sheet_text
 from sgpmil.errors import SgpmilError
 from sgpmil.scaleout.executors import PlaceOptions
@@ -187,6 +187,8 @@ def extract_folder(options: ExtractOptions, *, show_progress: bool = False) -> E
 
 def _listing_skipped(done: ExtractedFolder, options: ExtractOptions) -> ExtractedFolder:
     """Write the slides that were left out into a table; remove that of an earlier extraction."""
+    # At the end: workers of a killed extraction may have outlived it for a moment.
+    remove_leftovers(options.out)
     path = options.out / SKIPPED
     if not (options.skip_bad and done.failed):
         path.unlink(missing_ok=True)

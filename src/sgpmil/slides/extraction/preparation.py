@@ -75,11 +75,9 @@ def prepare_slide(
     with warnings.catch_warnings(record=True) as caught, open_slide(job.path) as slide:
         warnings.simplefilter("always")
         resolution = job.resolution(slide)
-        if contours.exists() and not find_again:
-            tissue = read_contours(contours)
-        else:
-            tissue = segment_tissue(slide, resolution, settings.tissue)
-            write_contours(contours, tissue)
+        if find_again or not contours.exists():
+            write_contours(contours, segment_tissue(slide, resolution, settings.tissue))
+        tissue = read_contours(contours)  # as a resumed extraction has it
         patches = place_patches(tissue, slide, resolution, settings.patches)
         write_preview(
             folder.preview(job.slide_id),
