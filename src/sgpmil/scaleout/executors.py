@@ -37,10 +37,13 @@ class RunningJob(Generic[_Job]):
     place: str = ""
     attempt: int = 1
 
-    def described(self, text: str) -> str:
-        """Add to a text where the job runs, and how often it began."""
-        place = f" on {self.place}" if self.place else ""
-        return f"{text}{place}{'' if self.attempt == 1 else f', attempt {self.attempt}'}"
+    def row(self, *texts: str) -> tuple[str, ...]:
+        """Return a row of the table of running jobs: what runs, where, and how often it began.
+
+        Args:
+            texts: What runs, and how far it is.
+        """
+        return (*texts, self.place, "" if self.attempt == 1 else f"attempt {self.attempt}")
 
 
 @runtime_checkable

@@ -66,7 +66,7 @@ def extract_elsewhere(
     parts = [tuple(jobs[i : i + SLIDES_AT_ONCE]) for i in range(0, len(jobs), SLIDES_AT_ONCE)]
 
     def show(running: "Sequence[RunningJob[tuple[SlideJob, ...]]]") -> None:
-        progress.show(", ".join(one.described(one.job[0].slide_id) for one in running))
+        progress.show_table([one.row(f"from {one.job[0].slide_id}") for one in running])
 
     def finish(part: tuple[SlideJob, ...], found: Extraction) -> None:
         nonlocal seconds
