@@ -13,8 +13,8 @@ from sgpmil.errors import ClusterError, SettingsError
 from sgpmil.models.abmil import ABMIL
 from sgpmil.scaleout.executors import PlaceOptions
 from sgpmil.training.cross_validation import cross_validate
-from tests.training.conftest import file_weights
 from tests.ray_machines import by_value, first, losing_a_machine, wait_on_lost
+from tests.training.conftest import file_weights
 
 ray = pytest.importorskip("ray")
 
@@ -103,9 +103,7 @@ def test_bags_travel_where_no_folder_is_shared_and_a_resumed_run_trains_what_is_
     first = train(tmp_path / "run", only_folds=["0", "1", "2"])
     times = {f: (first.folder / f"fold-{f}/predictions.parquet").stat().st_mtime_ns for f in "012"}
     bags = share_bags(bags_of())
-    found = train(
-        tmp_path / "run", bags, executor=RayExecutor(), shared_folder=False, resume=True
-    )
+    found = train(tmp_path / "run", bags, executor=RayExecutor(), shared_folder=False, resume=True)
     same_run(found, local_run)
     for fold, time_ns in times.items():
         assert (found.folder / f"fold-{fold}/predictions.parquet").stat().st_mtime_ns == time_ns
