@@ -62,7 +62,7 @@ def loss_of(recipe, bags, fold):
 
 def test_a_trial_reports_what_a_training_of_its_recipe_gives(work, tmp_path):
     reports = []
-    work().__self__.run(VALUES, tmp_path / "trial", reports.append)
+    work()(VALUES, tmp_path / "trial", reports.append)
     assert [one.step for one in reports] == list(range(1, 7))
     recipe = work.draft.with_values(VALUES).recipe()
     assert recipe.model.settings["hidden_dim"] == 8
@@ -84,8 +84,9 @@ def test_a_trial_that_was_stopped_goes_on_from_its_checkpoint(work, tmp_path):
         work.run(VALUES, tmp_path / "stopped", stop)
     work.run(VALUES, tmp_path / "stopped", after.append)
     assert before + after == whole
-    work.run(VALUES, tmp_path / "stopped", again := [].append)  # it had ended: it reports so
-    assert again.__self__ == whole[-1:]
+    again = []
+    work.run(VALUES, tmp_path / "stopped", again.append)  # it had ended, and reports so
+    assert again == whole[-1:]
 
 
 def test_several_folds_are_averaged_and_the_best_epoch_counts_where_it_predicts(work, tmp_path):
@@ -182,7 +183,7 @@ def test_a_search_on_a_cluster_ends_with_a_recipe_without_reading_test_slides(
     assert (found.num_slides, found.num_hidden) == (30, 10)
     assert found.spoilt == ("1", "2", "3")
     shutil.copytree(kept, tmp_path / "features", dirs_exist_ok=True)
-    table = pd.read_csv(found.table)
+    table = pd.read_csv(found.table, float_precision="round_trip")
     assert len(table) == 4
     assert table["val_nll"].is_monotonic_increasing
     assert table["steps"].max() == 6

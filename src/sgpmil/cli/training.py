@@ -145,8 +145,8 @@ def tune(options: TuneOptions) -> None:
     console.print(f"Next: sgpmil train --recipe {recipe} {folds} --run RUN")
     if found.spoilt:
         console.print(
-            f"Test slides of fold {listed(found.spoilt)} were trained or validated on in this search: "
-            "results there would be too good."
+            f"Test slides of fold {listed(found.spoilt)} were trained or validated on in this "
+            "search: results there would be too good."
         )
 
 
