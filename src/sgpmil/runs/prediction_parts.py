@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from sgpmil.bags.dataset import BagDataset, content_of
+from sgpmil.bags.files import remove_temporaries
 from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_columns import optional_columns
@@ -195,8 +196,7 @@ def remove_parts(out: Path) -> None:
     A machine that was lost cannot remove its own temporary files, and nobody else writes now.
     """
     shutil.rmtree(out / "parts", ignore_errors=True)
-    for leftover in (out / "attention").glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    remove_temporaries(out)
 
 
 def _keep(folder: Path, kept: Collection[Path]) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sgpmil.bags.files import remove_temporaries
 from sgpmil.scaleout.executors import Executor, RunningJob
 from sgpmil.slides.encoders import Encoder
 from sgpmil.slides.extraction.encoding import Extraction, extract_slides
@@ -81,4 +82,20 @@ def extract_elsewhere(
 
     executor.run(work, parts, on_change=show, on_done=finish, on_death=lost)
     whole = tuple(outcomes[job.slide_id] for job in jobs)
+    _remove_temporaries(work.folder, [one.slide_id for one in whole if one.status != "busy"])
     return Extraction(whole, time.perf_counter() - start, seconds)
+
+
+def _remove_temporaries(folder: ExtractionFolder, slides: Sequence[str]) -> None:
+    """Remove what lost machines left of slides; those of other processes stay."""
+    names = {
+        path.name
+        for slide in slides
+        for path in (
+            folder.contours(slide),
+            folder.preview(slide),
+            folder.coords(slide),
+            folder.features("", slide),
+        )
+    }
+    remove_temporaries(folder.root, names)
