@@ -48,6 +48,16 @@ def _interrupts_are_heard():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session")
+def cluster():
+    """Two machines of a Ray cluster, started when a test first needs them."""
+    pytest.importorskip("ray")
+    from tests.ray_machines import started_cluster
+
+    with started_cluster() as found:
+        yield found
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

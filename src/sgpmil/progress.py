@@ -1,7 +1,7 @@
 """Progress of long work: a bar in a terminal, a line now and then in a log file."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -17,6 +17,9 @@ _LOG_SHARE = 0.05
 
 _WIDE = 72
 """Columns of a terminal in which there is room for a long bar."""
+
+_MOST_ROWS = 16
+"""Rows of a table beneath a bar, so that it fits on a screen; a line counts the others."""
 
 
 class ProgressBar:
@@ -46,6 +49,7 @@ class ProgressBar:
         self._may_end_early = may_end_early
         self._logged = monotonic()
         self._states: dict[object, str] = {}
+        self._rows: tuple[tuple[str, ...], ...] = ()
         self._begin(text, total, num_done)
 
     def _begin(self, text: str, total: int | None, num_done: int) -> None:
@@ -94,6 +98,10 @@ class ProgressBar:
         """Change the line beneath the bar."""
         self._states[self] = state
 
+    def show_table(self, rows: Sequence[tuple[str, ...]]) -> None:
+        """Change the table beneath the bar, such as of jobs and the machines that they run on."""
+        self._rows = tuple(rows)
+
     @contextmanager
     def line(self) -> Iterator["ProgressLine"]:
         """Add a line beneath the bar while the block runs, such as for one of several folds."""
@@ -124,7 +132,8 @@ class ProgressBar:
     def _log_now_and_then(self) -> None:
         now = monotonic()
         if now - self._logged >= max(_LOG_PERIOD_S, _LOG_SHARE * (now - self._start)):
-            parts = [f"{self.count} {self.unit}", self.time_left, *self._states.values()]
+            rows = [" ".join(cell for cell in row if cell) for row in self._rows[:_MOST_ROWS]]
+            parts = [f"{self.count} {self.unit}", self.time_left, *self._states.values(), *rows]
             self.log(f"{self.text}: {', '.join(part for part in parts if part)}")
 
     def render(self) -> "RenderableType":
@@ -151,7 +160,21 @@ class ProgressBar:
             Text(self.time_left, style="cyan"),
         )
         states = [Padding(Text(state), (0, 0, 0, 2)) for state in self._states.values() if state]
-        return Group(row, *states)
+        return Group(row, *states, *self._table())
+
+    def _table(self) -> "list[RenderableType]":
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        if not self._rows:
+            return []
+        table = Table.grid(padding=(0, 2))
+        for row in self._rows[:_MOST_ROWS]:
+            table.add_row(*(Text(cell, overflow="ellipsis", no_wrap=True) for cell in row))
+        left = len(self._rows) - _MOST_ROWS
+        more = [Padding(Text(f"and {left} more", style="dim"), (0, 0, 0, 2))] if left > 0 else []
+        return [Padding(table, (0, 0, 0, 2)), *more]
 
 
 class ProgressLine:

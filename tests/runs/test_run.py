@@ -364,7 +364,7 @@ def test_a_run_of_a_newer_format_is_refused(tmp_path):
 def test_a_second_holder_is_refused(tmp_path):
     with (
         run_lock(tmp_path / "runs" / "a"),
-        pytest.raises(RunFolderError, match=r"Another process is training into .*a"),
+        pytest.raises(RunFolderError, match=r"Another process is writing into .*a"),
         run_lock(tmp_path / "runs" / "a"),
     ):
         pass

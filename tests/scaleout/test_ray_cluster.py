@@ -1,8 +1,5 @@
 import os
 import signal
-import sys
-import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,33 +13,17 @@ from sgpmil.errors import ClusterError, SettingsError
 from sgpmil.models.abmil import ABMIL
 from sgpmil.scaleout.executors import PlaceOptions
 from sgpmil.training.cross_validation import cross_validate
+from tests.ray_machines import by_value, first, losing_a_machine, wait_on_lost
 from tests.training.conftest import file_weights
-from tests.waiting import wait_until
 
 ray = pytest.importorskip("ray")
-cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from sgpmil.scaleout.ray_cluster import RayExecutor  # noqa: E402
 from sgpmil.scaleout.shared_bags import share_bags  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
-STORE = 80 * 2**20
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Start two machines of one core each."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Workers import nothing of the tests.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE}
-    found = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-    found.add_node(num_cpus=1, object_store_memory=STORE)
-    ray.init(found.address, log_to_driver=False, logging_level="error")
-    yield found
-    ray.shutdown()
-    found.shutdown()
+by_value(__name__)
 
 
 def bags_of(count=24):
@@ -94,55 +75,36 @@ class Fragile(ABMIL):
 
     def start_epoch(self, epoch, **options):
         markers = Path(self.markers)
-        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
-        if epoch == 2 and self._first(markers / "killed"):
+        if epoch == 2 and first(markers / "killed"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if epoch == 3 and here == self.lost_machine and self._first(markers / "waits"):
-            while True:
-                time.sleep(0.1)
-        while epoch == 3 and not (markers / "waits").exists():
-            time.sleep(0.1)  # so that a fold is left for that machine
+        if epoch == 3:
+            wait_on_lost(markers, self.lost_machine)
         return super().start_epoch(epoch, **options)
 
-    @staticmethod
-    def _first(marker):
-        try:
-            marker.touch(exist_ok=False)
-        except OSError:
-            return False
-        return True
+
+@pytest.fixture(scope="module")
+def local_run(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("local") / "run")
 
 
 def test_a_killed_worker_and_a_lost_machine_cost_nothing(cluster, tmp_path):
-    lost = cluster.add_node(num_cpus=1, object_store_memory=STORE)
-    Fragile.markers, Fragile.lost_machine = str(tmp_path), lost.node_id
-
-    def lose():
-        wait_until((tmp_path / "waits").exists)
-        cluster.remove_node(lost, allow_graceful=False)
-
-    thread = threading.Thread(target=lose)
-    thread.start()
-    found = train(tmp_path / "ray", model=Fragile, executor=RayExecutor())
-    thread.join()
+    with losing_a_machine(cluster, tmp_path) as lost:
+        Fragile.markers, Fragile.lost_machine = str(tmp_path), lost
+        found = train(tmp_path / "ray", model=Fragile, executor=RayExecutor())
     assert (tmp_path / "killed").exists()
-    wait_until(lambda: lost.node_id not in {n["NodeID"] for n in ray.nodes() if n["Alive"]})
     same_run(found, train(tmp_path / "local", model=Fragile))  # both have happened: it is plain
     assert not list(tmp_path.rglob("*.lock"))
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_bags_and_results_travel_where_no_folder_is_shared(cluster, tmp_path):
+def test_bags_travel_where_no_folder_is_shared_and_a_resumed_run_trains_what_is_left(
+    cluster, tmp_path, local_run
+):
+    first = train(tmp_path / "run", only_folds=["0", "1", "2"])
+    times = {f: (first.folder / f"fold-{f}/predictions.parquet").stat().st_mtime_ns for f in "012"}
     bags = share_bags(bags_of())
-    found = train(tmp_path / "ray", bags, executor=RayExecutor(), shared_folder=False)
-    same_run(found, train(tmp_path / "local"))
-
-
-def test_a_resumed_run_trains_what_is_left(cluster, tmp_path):
-    first = train(tmp_path / "run", only_folds=["0", "1"])
-    times = {f: (first.folder / f"fold-{f}/predictions.parquet").stat().st_mtime_ns for f in "01"}
-    found = train(tmp_path / "run", executor=RayExecutor(), resume=True)
-    same_run(found, train(tmp_path / "local"))
+    found = train(tmp_path / "run", bags, executor=RayExecutor(), shared_folder=False, resume=True)
+    same_run(found, local_run)
     for fold, time_ns in times.items():
         assert (found.folder / f"fold-{fold}/predictions.parquet").stat().st_mtime_ns == time_ns
 
@@ -173,16 +135,11 @@ def run(jobs, executor):
     return done, places
 
 
-def test_every_machine_works_and_says_its_name(cluster):
-    jobs = [str(number) for number in range(8)]
-    done, places = run(jobs, RayExecutor(cpus=0.5))
-    assert done == {job: f"did {job}" for job in jobs}
+def test_every_machine_works_and_a_job_that_kills_its_workers_is_given_up(cluster):
+    jobs = ["die", *(str(number) for number in range(8))]
+    done, places = run(jobs, RayExecutor(attempts=2))
+    assert done == {"die": "lost die"} | {job: f"did {job}" for job in jobs[1:]}
     assert all("#" in place for place in places)  # two machines of one name
-
-
-def test_a_job_that_kills_its_workers_is_given_up(cluster):
-    done, _ = run(["a", "die", "b"], RayExecutor(attempts=2))
-    assert done == {"a": "did a", "die": "lost die", "b": "did b"}
 
 
 def test_an_error_is_raised_here(cluster):

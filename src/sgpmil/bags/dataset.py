@@ -15,7 +15,7 @@ from sgpmil.bags.bag import Bag
 from sgpmil.bags.files import refuse_unfit_names
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.memory_labels import MemoryLabels
-from sgpmil.bags.sources import BagSource, MemorySource
+from sgpmil.bags.sources import BagSource, MemorySource, PartSource
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, Label, Target
 from sgpmil.errors import BagError, LabelError
@@ -322,6 +322,15 @@ class BagDataset:
             case_ids=tuple(self.case_ids[i] for i in rows),
             labels=tuple(self.labels[i] for i in rows),
         )
+
+    def only(self, slide_ids: Sequence[str]) -> "BagDataset":
+        """Return the data set of some slides, through which the others cannot be read.
+
+        Raises:
+            BagError: A slide is not in the data set, or none is given.
+        """
+        some = self.subset(slide_ids)
+        return replace(some, source=PartSource(self.source, slide_ids))
 
     def with_target(self, target: Target) -> "BagDataset":
         """Return the same data set with its labels in terms of another target.

@@ -8,7 +8,7 @@ import re
 import shutil
 import unicodedata
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -170,6 +170,19 @@ def remove_leftovers(path: Path) -> None:
         else:
             with suppress(OSError):
                 leftover.unlink()
+
+
+def remove_temporaries(folder: Path, names: Collection[str] | None = None) -> None:
+    """Remove temporary files that nobody writes any more, such as those of machines that were lost.
+
+    Args:
+        folder: Folder, with all below it.
+        names: Names of the files that they were to become; None for all.
+    """
+    for path in folder.rglob(".*.tmp"):
+        owner = _OWNER.search(path.name)
+        if owner is not None and (names is None or path.name[1 : owner.start()] in names):
+            path.unlink(missing_ok=True)
 
 
 @cache

@@ -83,6 +83,39 @@ class FolderSource:
         return self._digests[slide_id][1]
 
 
+class PartSource:
+    """Some of the bags of a source, through which the others cannot be read.
+
+    Args:
+        source: The source.
+        slide_ids: The slides that can be read.
+    """
+
+    def __init__(self, source: BagSource, slide_ids: Sequence[str]) -> None:
+        self._source = source
+        self._slide_ids = dict.fromkeys(slide_ids, True)
+
+    @property
+    def slide_ids(self) -> tuple[str, ...]:
+        """Names of the slides."""
+        return tuple(self._slide_ids)
+
+    def read(self, slide_id: str) -> Bag:
+        """Read a bag."""
+        find_slide(self._slide_ids, slide_id)
+        return self._source.read(slide_id)
+
+    def header(self, slide_id: str) -> BagHeader:
+        """Return the size and description of a bag."""
+        find_slide(self._slide_ids, slide_id)
+        return self._source.header(slide_id)
+
+    def stamp(self, slide_id: str) -> str:
+        """Return a text that changes when the bag's content does."""
+        find_slide(self._slide_ids, slide_id)
+        return self._source.stamp(slide_id)
+
+
 class MemorySource:
     """Bags held in memory.
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "pack": ("bags", "Pack bag files into one memory-mapped store that reads fast."),
     "splits": ("bags", "Make patient-grouped, stratified folds, or check existing ones."),
     "train": ("training", "Train on every fold and test each fold on its test slides."),
+    "tune": ("training", "Search for settings that are best on validation slides."),
     "predict": ("models", "Predict slides, with or without labels."),
     "evaluate": ("evaluation", "Measure predictions of this package or of another system."),
     "compare": ("evaluation", "Test whether one run is better than another."),
@@ -144,9 +145,9 @@ def _dashed(argument: str) -> str:
 def _say_interrupted(given: Sequence[str]) -> None:
     command = given[0] if given else ""
     how = ""
-    if command in ("train", "demo"):
+    if command in ("train", "demo", "tune"):
         how = " Continue with --resume."
-    elif command in ("extract", "phantom", "explain"):
+    elif command in ("extract", "phantom", "explain", "predict"):
         how = " Run the command again to continue."
     _say(f"Interrupted.{how}")
 

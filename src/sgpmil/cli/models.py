@@ -33,20 +33,18 @@ def predict(options: PredictOptions) -> None:
 
 
 def _print_least_certain(predicted: PredictedFolder) -> None:
-    table, decisions = predicted.table, predicted.decisions
-    title = f"{counted(len(table), 'slide')}, the least certain first"
-    pairs = zip(table.predictions, decisions, strict=True)
-    shown = sorted(pairs, key=lambda pair: -pair[0].entropy)[:10]
+    shown = predicted.least_certain
+    title = f"{counted(predicted.num_slides, 'slide')}, the least certain first"
     rows = [
         (
             p.slide_id,
-            f"{table.target.decode(p.predicted_class)} "
+            f"{predicted.target.decode(p.predicted_class)} "
             f"{p.probability_text(p.predicted_class, digits=3)}",
             *decision.columns.values(),
         )
         for p, decision in shown
     ]
-    columns = [name.replace("_", " ") for name in decisions[0].columns] if decisions else []
+    columns = [name.replace("_", " ") for name in shown[0][1].columns] if shown else []
     if columns:
         grid(title, ["slide", "predicted", *columns], rows)
     else:

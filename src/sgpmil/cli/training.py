@@ -1,5 +1,6 @@
 """`sgpmil train` and `init`: commands that train."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import OrdinalTarget
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import MODEL_NAMES, console, print_summary
+from sgpmil.cli.output import MODEL_NAMES, console, grid, listed, print_summary
 from sgpmil.experiments.recipe import Recipe
 from sgpmil.experiments.train import (
     TrainOptions,
@@ -22,10 +23,14 @@ from sgpmil.experiments.train import (
     write_starter_recipe,
 )
 from sgpmil.experiments.train import train as train_run
+from sgpmil.experiments.tune import TuneOptions, shown_value
+from sgpmil.experiments.tune import tune as tune_recipe
 from sgpmil.notebook import counted
 from sgpmil.options import Options
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
+
+_SHOWN_TRIALS = 10
 
 
 @command(
@@ -92,6 +97,57 @@ def _print_data(recipe: Recipe, bags: BagDataset, folds: Sequence[Fold]) -> None
         f"{order}; {counted(len(folds), 'fold')}{made}.",
         highlight=False,
     )
+
+
+@command(
+    TuneOptions,
+    arguments=["recipe"],
+    names={"assignments": "set"},
+)
+def tune(options: TuneOptions) -> None:
+    """Search for the settings of a recipe that are best on validation slides.
+
+    The trials run through Ray Tune, on this machine or on a cluster. They cannot read the test
+    slides. The result is a recipe for sgpmil train.
+
+    Example: sgpmil tune recipe.yaml --space training.learning-rate=1e-5..1e-3:log --trials 20
+
+    Example: sgpmil tune recipe.yaml --space model.settings.num-inducing=16,32,64 --on ray
+    """
+
+    def say(bags: BagDataset, folds: Sequence[str], num_hidden: int) -> None:
+        console.print(
+            f"Fold {', '.join(folds)}: {counted(len(bags), 'slide')} to train and validate on; "
+            f"{counted(num_hidden, 'test slide')} out of reach.",
+            highlight=False,
+        )
+
+    found = tune_recipe(options, show_progress=True, on_data=say)
+    keys = list(found.best.values)
+    grid(
+        f"The best of {counted(len(found.trials), 'trial')}, {found.metric.name} on validation",
+        [found.metric.short_name, "epochs" if len(found.folds) == 1 else "folds", *keys],
+        [
+            [
+                f"{found.value(trial):.4f}",
+                str(0 if trial.progress is None else trial.progress.step),
+                *(shown_value(trial.values[key]) for key in keys),
+            ]
+            for trial in found.trials[:_SHOWN_TRIALS]
+            if not math.isnan(found.value(trial))
+        ],
+    )
+    num_failed = sum(math.isnan(found.value(trial)) for trial in found.trials)
+    if num_failed:
+        console.print(f"{counted(num_failed, 'trial')} failed; the reasons are in {found.table}.")
+    console.print(f"Written to {found.path} and {found.table}.")
+    recipe, folds = shlex.quote(str(found.path)), " ".join(f"--fold {name}" for name in found.folds)
+    console.print(f"Next: sgpmil train --recipe {recipe} {folds} --run RUN")
+    if found.spoilt:
+        console.print(
+            f"Test slides of fold {listed(found.spoilt)} were trained or validated on in this "
+            "search: results there would be too good."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

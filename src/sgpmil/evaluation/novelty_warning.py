@@ -1,6 +1,7 @@
 """Warning of slides that are unlike the training slides."""
 
 import warnings
+from collections.abc import Sequence
 
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -40,15 +41,34 @@ def novelty_warning(table: PredictionTable, num_training: int) -> str:
         table: Predictions.
         num_training: Number of training slides that the p-values come from.
     """
-    level, unlike = unlike_level(num_training), unlike_slides(table, num_training)
-    if not unlike:
+    unlike = unlike_slides(table, num_training)
+    return novelty_sentence(most_unlike(unlike), len(unlike), len(table), num_training)
+
+
+def most_unlike(unlike: Sequence[Prediction]) -> list[Prediction]:
+    """Return the three slides that a warning names."""
+    return sorted(unlike, key=lambda p: (p.novelty_p, -p.novel_share))[:3]
+
+
+def novelty_sentence(
+    worst: Sequence[Prediction], num_unlike: int, num_slides: int, num_training: int
+) -> str:
+    """Say how many slides are unlike the training slides; empty without any.
+
+    Args:
+        worst: Those that are named (`most_unlike`).
+        num_unlike: Number of slides that are unlike.
+        num_slides: Number of slides.
+        num_training: Number of training slides that the p-values come from.
+    """
+    if not num_unlike:
         return ""
-    worst = sorted(unlike, key=lambda p: (p.novelty_p, -p.novel_share))[:3]
+    level = unlike_level(num_training)
     named = ", ".join(f"{p.slide_id} ({p.novel_share:.0%} of its patches)" for p in worst)
-    more = "" if len(unlike) == len(worst) else f" and {len(unlike) - len(worst)} more"
+    more = "" if num_unlike == len(worst) else f" and {num_unlike - len(worst)} more"
     return (
-        f"{len(unlike)} of {len(table)} slides {'is' if len(unlike) == 1 else 'are'} unlike the "
-        f"training slides (p <= {level:.2g}; {level * len(table):.1f} expected by chance): another "
+        f"{num_unlike} of {num_slides} slides {'is' if num_unlike == 1 else 'are'} unlike the "
+        f"training slides (p <= {level:.2g}; {level * num_slides:.1f} expected by chance): another "
         f"scanner, stain or encoder? {named}{more}."
     )
 

@@ -4,8 +4,9 @@ A recipe has the sections `data`, `model` and `training`. Values of `training` r
 own. Unknown keys are refused with their path. Keys may be written with dashes or underscores.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -105,6 +106,82 @@ class Recipe(_Section):
         return content | {"training": asdict(training_base(name, given)) | given}
 
 
+@dataclass(frozen=True)
+class RecipeDraft:
+    """What a recipe says, before it is checked.
+
+    Args:
+        content: Its sections.
+        path: File or name that it comes from, for messages.
+        own_model: Model that the file names.
+    """
+
+    content: Mapping[str, Any]
+    path: Path | str | None = None
+    own_model: str | None = None
+
+    def with_values(self, values: Mapping[str, Any]) -> "RecipeDraft":
+        """Return a draft with other values by dotted path; None leaves one alone.
+
+        Raises:
+            SettingsError: A path leads through what is no section.
+        """
+        content = copy.deepcopy(dict(self.content))
+        for key, value in values.items():
+            if value is not None:
+                _assign(content, key, value)
+        return replace(self, content=content)
+
+    def recipe(self) -> Recipe:
+        """Return the recipe.
+
+        Raises:
+            SettingsError: A key or value is refused; its path is named.
+        """
+        content, path, own_model = copy.deepcopy(dict(self.content)), self.path, self.own_model
+        training = content.get("training")
+        if isinstance(training, dict) and isinstance(training.get("precision"), int):
+            training["precision"] = str(training["precision"])  # YAML reads 32 as a number
+        try:
+            recipe = _ADAPTER.validate_python(content)
+        except ValidationError as error:
+            raise SettingsError(_first_problem(error, path)) from error
+        try:
+            resolve_settings(recipe.model.name, recipe.model.settings)
+        except SettingsError as error:
+            place = "model.settings" if recipe.model.name in list_models() else "model.name"
+            text = f"In {place}: {error}"
+            if own_model is not None and own_model != recipe.model.name:
+                text += (
+                    f" The recipe {path} is of {own_model}; its settings may not fit another model."
+                )
+            raise SettingsError(text) from error
+        return recipe
+
+
+def draft_recipe(
+    path: Path | str | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    assignments: Sequence[str] = (),
+) -> RecipeDraft:
+    """Read a recipe and replace some of its values, without checking it; see `load_recipe`.
+
+    Raises:
+        SettingsError: The file is unreadable, or an assignment is none.
+    """
+    content = _read_yaml(_recipe_path(path)) if path is not None else {}
+    draft = RecipeDraft(content, path, _model_name(content)).with_values(values or {})
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"Expected `assignments` as KEY=VALUE, but got '{text}'.")
+        content = dict(draft.content)
+        _assign(content, key, parse_value(value, text))
+        draft = replace(draft, content=content)
+    return draft
+
+
 def load_recipe(
     path: Path | str | None = None,
     *,
@@ -122,32 +199,7 @@ def load_recipe(
     Raises:
         SettingsError: The file is unreadable, or a key or value is refused; its path is named.
     """
-    content = _read_yaml(_recipe_path(path)) if path is not None else {}
-    own_model = _model_name(content)
-    for key, value in (values or {}).items():
-        if value is not None:
-            _assign(content, key, value)
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise SettingsError(f"Expected `assignments` as KEY=VALUE, but got '{text}'.")
-        _assign(content, key, parse_value(value, text))
-    training = content.get("training")
-    if isinstance(training, dict) and isinstance(training.get("precision"), int):
-        training["precision"] = str(training["precision"])  # YAML reads 32 as a number
-    try:
-        recipe = _ADAPTER.validate_python(content)
-    except ValidationError as error:
-        raise SettingsError(_first_problem(error, path)) from error
-    try:
-        resolve_settings(recipe.model.name, recipe.model.settings)
-    except SettingsError as error:
-        place = "model.settings" if recipe.model.name in list_models() else "model.name"
-        text = f"In {place}: {error}"
-        if own_model is not None and own_model != recipe.model.name:
-            text += f" The recipe {path} is of {own_model}; its settings may not fit another model."
-        raise SettingsError(text) from error
-    return recipe
+    return draft_recipe(path, values=values, assignments=assignments).recipe()
 
 
 def list_recipes() -> list[str]:

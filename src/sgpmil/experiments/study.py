@@ -219,8 +219,8 @@ def run_jobs(
                 (executor or LocalExecutor(processes)).run(
                     partial(_JobRunner, out.absolute(), work or _TrainAndTest),
                     todo,
-                    on_change=lambda running: bar.show(
-                        state=", ".join(one.described(one.job.file.key) for one in running)
+                    on_change=lambda running: bar.show_table(
+                        [one.row(one.job.file.key) for one in running]
                     ),
                     on_done=lambda job, error: count_job(bar, job.file.key, error),
                     on_death=partial(_note_death, out),

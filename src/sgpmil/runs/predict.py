@@ -3,50 +3,55 @@
 The command ``sgpmil predict`` calls `predict_folder`.
 """
 
-import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgpmil.bags.files import remove_leftovers
 from sgpmil.bags.steps import BagOptions
-from sgpmil.bags.target import ClassTarget, Target
+from sgpmil.bags.target import Target
 from sgpmil.errors import PredictionError, RunFolderError, SettingsError
-from sgpmil.evaluation.novelty_warning import novelty_warning
+from sgpmil.evaluation.novelty_warning import most_unlike, novelty_sentence, unlike_slides
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.prediction_columns import optional_columns
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import warn_of_other_features
-from sgpmil.evaluation.uncertainty.calibration_slides import MIN_CALIBRATION_SLIDES
-from sgpmil.evaluation.uncertainty.conformal import (
-    ConformalPredictor,
-    conformal_method,
-    fit_conformal,
-)
-from sgpmil.evaluation.uncertainty.decisions import (
-    Decision,
-    DeferralRule,
-    decide,
-    fit_deferral,
-)
-from sgpmil.evaluation.uncertainty.measures import uncertainty_measure
+from sgpmil.evaluation.uncertainty.decisions import Decision, decide
 from sgpmil.models.prevalence import expected_shares, prevalence_note, prior_shift
 from sgpmil.processes import compute_device
-from sgpmil.progress import progress_bar
-from sgpmil.runs.prediction_files import read_predictions, write_predictions_csv
-from sgpmil.runs.prediction_folder import (
-    is_prediction_folder,
-    write_prediction_folder,
-    write_prediction_table,
+from sgpmil.progress import ProgressBar, progress_bar
+from sgpmil.runs.decision_rules import DecisionOptions, DecisionRules, calibrate, mark_calibration
+from sgpmil.runs.prediction_files import (
+    TABLE,
+    Chunk,
+    read_predictions,
+    write_chunks,
+    write_chunks_csv,
 )
-from sgpmil.runs.run import RunFold
+from sgpmil.runs.prediction_folder import is_prediction_folder, read_decisions, write_provenance
+from sgpmil.runs.prediction_parts import (
+    MergedParts,
+    Part,
+    PredictionWork,
+    keep_parts,
+    remove_parts,
+)
+from sgpmil.runs.run import run_lock
 from sgpmil.runs.trained_model import TrainedModel, load
+from sgpmil.scaleout.executors import Executor, PlaceOptions, RunningJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
+NUM_LEAST_CERTAIN = 10
+"""Slides that the command prints."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(BagOptions):
+class PredictOptions(DecisionOptions, PlaceOptions, BagOptions):
     """Options of `predict_folder`.
 
     Args:
@@ -61,16 +66,6 @@ class PredictOptions(BagOptions):
             default the prevalence that the model was trained with.
         instances: Write the scores of the instances to OUT/attention/.
         novelty: Compare the slides with the training slides, and warn of those unlike them.
-        coverage: Give each slide a set of classes that contains its label this often, such as 0.9.
-            The coverage is approximate where the calibration slides chose the epoch. It does not
-            hold for slides from another scanner or hospital.
-        conformal: Kind of the sets of ``coverage``: lac (the smallest; default) or aps (adaptive).
-        defer: Mark about this share of slides for a human, such as 0.1. These slides are less
-            certain than the rest of the calibration slides.
-        defer_by: Uncertainty for ``defer``: entropy (default), max_probability, std, mean_std,
-            mutual_information or expected_entropy.
-        calibration: Predictions of the same model (file or folder) to calibrate ``coverage`` and
-            ``defer`` on; by default those of the fold's validation slides.
         overwrite: Replace existing predictions.
     """
 
@@ -81,72 +76,39 @@ class PredictOptions(BagOptions):
     prevalence: str | None = None
     instances: bool = True
     novelty: bool = True
-    coverage: float | None = None
-    conformal: str | None = None
-    defer: float | None = None
-    defer_by: str | None = None
-    calibration: Path | None = None
     overwrite: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRules:
-    """Rules that turn predictions into decisions.
-
-    Args:
-        conformal: Prediction sets; None where not asked for.
-        deferral: Deferral to a human; None where not asked for.
-        calibration: Predictions that both are fitted on; None where neither is asked for.
-    """
-
-    conformal: ConformalPredictor | None = None
-    deferral: DeferralRule | None = None
-    calibration: PredictionTable | None = None
-
-    def notes(self, table: PredictionTable, decisions: tuple[Decision, ...]) -> tuple[str, ...]:
-        """Return sentences on the decisions of a table."""
-        lines = []
-        if self.conformal is not None:
-            sizes = [len(decision.prediction_set or ()) for decision in decisions]
-            lines.append(
-                f"Sets: {self.conformal.method.upper()}, coverage {self.conformal.coverage:g}, "
-                f"from {sum(self.conformal.num_calibration)} calibration slides; "
-                f"{sum(sizes) / max(1, len(sizes)):.2f} classes on average."
-            )
-            lines.append(_few_calibration(self.conformal))
-            lines.append(self.conformal.note)
-        if self.deferral is not None:
-            deferred = sum(bool(decision.deferred) for decision in decisions)
-            threshold = self.deferral.threshold
-            lines.append(
-                f"To a human: {deferred} of {len(decisions)} slides, with "
-                f"{self.deferral.measure} above "
-                f"{'nothing' if math.isinf(threshold) else f'{threshold:.3g}'}; expected "
-                f"{self.deferral.expected_share:.1%} of slides like the "
-                f"{self.deferral.num_slides} calibration slides."
-            )
-        if self.calibration is not None:
-            lines.append(_overlap(table, self.calibration))
-        return tuple(line for line in lines if line)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PredictedFolder:
     """Predictions that `predict_folder` wrote.
 
     Args:
         path: Folder of the predictions.
-        table: The predictions, without the scores of the instances.
-        decisions: Decision on each slide.
+        target: Quantity that is predicted.
+        num_slides: Number of slides.
+        least_certain: The slides of the highest entropy, and the decisions on them.
         notes: Sentences on the probabilities and the decisions.
         warning: A sentence on slides that are unlike the training slides; empty without any.
     """
 
     path: Path
-    table: PredictionTable
-    decisions: tuple[Decision, ...]
+    target: Target
+    num_slides: int
+    least_certain: tuple[tuple[Prediction, Decision], ...]
     notes: tuple[str, ...]
     warning: str = ""
+
+    @cached_property
+    def table(self) -> PredictionTable:
+        """The predictions, without the scores of the instances; read when first asked for."""
+        return read_predictions(self.path)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Decision on each slide."""
+        found = read_decisions(self.path, self.target)
+        return tuple(found.get(slide, Decision(slide)) for slide in self.table.slide_ids)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return predictions and decisions as a pandas DataFrame, a row a slide.
@@ -160,103 +122,178 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     """Predict slides with a trained model and write the predictions.
 
     The folds of a run predict together: their posteriors are mixed, and the column
-    ``disagreement`` says how far the folds differ (`sgpmil.evaluation.ensemble`).
+    ``disagreement`` says how far the folds differ (`sgpmil.evaluation.ensemble`). A stopped
+    prediction goes on with the slides that are missing, here or on a cluster. Scores of instances
+    are written slide by slide, and tables in parts, so that memory does not grow with the slides.
 
     Raises:
         CheckpointError: A model cannot be read, or the run has a fold that is not done.
-        RunFolderError: The folder holds predictions already.
+        RunFolderError: The folder holds predictions already, or another process writes to it.
         SettingsError: An option needs another one, or there is no such device.
         PredictionError: The bags or the calibration slides do not fit the model.
+        ClusterError: The cluster does not answer.
     """
     if is_prediction_folder(options.out) and not options.overwrite:
         raise RunFolderError(
             f"{options.out} holds predictions already. Replace them with `overwrite=True`."
         )
-    device = compute_device(options.device)
+    executor = options.executor(needs_shared_folder=True)
+    if options.is_local:
+        compute_device(options.device)  # elsewhere, it may be on another machine
     model = load(options.model)
-    target = model.target
     prior = _prior_note(options, model)
-    rules = calibrate(options, model)
-    bags = options.read_bags(target.names if options.labels is not None else None)
-    bags = bags.with_target(target)
-    model.check(bags)
-    warn_of_other_features(model.models, bags)
-    with progress_bar("Predicting", len(bags), "slides", show=show_progress) as bar:
-        found = model.iter_predictions(
-            bags,
-            with_instances=options.instances,
-            device=device,
-            precision=options.precision,
-            prevalence=options.prevalence,
-            novelty=options.novelty,
-            on_bag=lambda _: bar.advance(),
-        )
-        provenance = model.provenance(
-            bags, precision=options.precision, prevalence=options.prevalence
-        )
-        table = write_prediction_folder(
-            options.out, found, target, provenance=provenance, keep_instances=False
-        )
-    decisions = decide(table, rules.conformal, rules.deferral)
-    if rules.calibration is not None:
-        table = _with_calibration(table, rules.calibration)
-        write_prediction_table(options.out, table, decisions)
-    write_predictions_csv(options.out / "predictions.csv", table, decisions)
+    rules = calibrate(options, model, options.model)
+    work = _work(options, model)
+    origin = replace(
+        model.provenance((), precision=options.precision, prevalence=options.prevalence),
+        encoders=work.bags.encoders(),
+    )
+    with run_lock(options.out.absolute()):
+        parts = work.parts()
+        keep_parts(options.out, parts)
+        with progress_bar("Predicting", len(work.bags), "slides", show=show_progress) as bar:
+            if options.is_local:
+                remove_leftovers(options.out)
+                work.predict(parts, bar.advance)
+            else:
+                _predict_elsewhere(executor, work, parts, bar)
+        merged = MergedParts(options.out, parts, origin)
+        found = _write_table(options.out, merged, rules, model.num_training_slides)
+        remove_parts(options.out)
     ensemble = (
         f"The {len(model)} folds of {options.model} predicted together: probabilities are their "
         "mean, and disagreement says how far the folds differ.",
     )
-    notes = (
-        *(ensemble if len(model) > 1 else ()),
-        *_seen_note(table),
-        *prior,
-        *rules.notes(table, decisions),
+    notes = (*(ensemble if len(model) > 1 else ()), *found.seen_note(), *prior, *found.notes(rules))
+    return PredictedFolder(
+        options.out,
+        model.target,
+        found.num_slides,
+        tuple(found.least_certain),
+        notes,
+        found.warning,
     )
-    warning = novelty_warning(table, model.num_training_slides)
-    return PredictedFolder(options.out, table, decisions, notes, warning)
 
 
-def _seen_note(table: PredictionTable) -> tuple[str, ...]:
-    """Say how many of the slides the model has seen before, if any."""
-    parts = Counter[str](prediction.seen for prediction in table.predictions)
-    words = {
-        "train": "were trained on",
-        "patient": "are of patients of whom other slides were trained on",
-        "validation": "were used in validation",
-        "calibration": "are, or share a patient with, calibration slides",
-    }
-    counts = [f"{parts[part]} {text}" for part, text in words.items() if parts[part]]
-    if not counts:
-        return ()
-    return (f"Of the {len(table)} slides, {' and '.join(counts)} (column seen).",)
+def _work(options: PredictOptions, model: TrainedModel) -> PredictionWork:
+    """Open the bags."""
+    here = options if options.is_local else replace(options, features=options.features.absolute())
+    bags = here.read_bags(model.target.names if options.labels is not None else None)
+    bags = bags.with_target(model.target)
+    model.check(bags)
+    warn_of_other_features(model.models, bags)
+    return PredictionWork(
+        model,
+        bags,
+        options.out.absolute(),
+        with_instances=options.instances,
+        novelty=options.novelty,
+        device=options.device,
+        precision=options.precision,
+        prevalence=options.prevalence,
+    )
 
 
-def _with_calibration(table: PredictionTable, calibration: PredictionTable) -> PredictionTable:
-    """Note the calibration slides, and which of the predicted slides are among them."""
-    known = {p.slide_id for p in calibration.predictions}
-    cases = {p.case_id for p in calibration.predictions if p.case_id}
-    origin, own = calibration.provenance, table.provenance
-    recorded = {} if origin is None else origin.slides
-    digests = {recorded[name] for name in calibration.slide_ids if name in recorded}
-    slides = {} if own is None else own.slides
+def _predict_elsewhere(
+    executor: Executor, work: PredictionWork, parts: Sequence[Part], bar: ProgressBar
+) -> None:
+    """Predict parts by an executor, each a job."""
 
-    def marked(prediction: Prediction) -> Prediction:
-        is_known = (
-            prediction.slide_id in known
-            or prediction.case_id in cases
-            or slides.get(prediction.slide_id) in digests
-        )
-        return (
-            replace(prediction, seen="calibration")
-            if is_known and not prediction.seen
-            else prediction
+    def show(running: Sequence[RunningJob[Part]]) -> None:
+        bar.show_table(
+            [one.row(f"{len(one.job.slides)} slides from {one.job.slides[0]}") for one in running]
         )
 
-    return replace(
-        table,
-        predictions=tuple(map(marked, table.predictions)),
-        provenance=None if own is None else replace(own, calibration=tuple(sorted(digests))),
+    def lost(part: Part) -> None:
+        raise PredictionError(
+            f"Workers died again and again with the slides from {part.slides[0]} to "
+            f"{part.slides[-1]}, perhaps because memory is short. Give a job more CPUs "
+            "(`cpus_per_job`), so that fewer share a machine, and run the command again: it goes "
+            "on where it stopped."
+        )
+
+    executor.run(
+        work,
+        parts,
+        on_change=show,
+        on_done=lambda part, _: bar.advance(len(part.slides)),
+        on_death=lost,
     )
+
+
+@dataclass
+class _Summary:
+    """What is said of predictions, counted a chunk at a time."""
+
+    num_training: int
+    num_slides: int = 0
+    least_certain: list[tuple[Prediction, Decision]] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    num_members: int = 0
+    num_deferred: int = 0
+    num_shared: int = 0
+    num_unlike: int = 0
+    most_unlike: list[Prediction] = field(default_factory=list)
+
+    def add(
+        self, table: PredictionTable, decisions: Sequence[Decision], rules: DecisionRules
+    ) -> None:
+        self.num_slides += len(table)
+        pairs = [*self.least_certain, *zip(table.predictions, decisions, strict=True)]
+        self.least_certain = sorted(pairs, key=lambda pair: -pair[0].entropy)[:NUM_LEAST_CERTAIN]
+        self.seen.update(prediction.seen for prediction in table.predictions)
+        self.num_members += sum(len(decision.prediction_set or ()) for decision in decisions)
+        self.num_deferred += sum(bool(decision.deferred) for decision in decisions)
+        self.num_shared += rules.num_shared(table)
+        unlike = unlike_slides(table, self.num_training)
+        self.num_unlike += len(unlike)
+        self.most_unlike = most_unlike([*self.most_unlike, *unlike])
+
+    @property
+    def warning(self) -> str:
+        return novelty_sentence(
+            self.most_unlike, self.num_unlike, self.num_slides, self.num_training
+        )
+
+    def notes(self, rules: DecisionRules) -> tuple[str, ...]:
+        return rules.notes(self.num_slides, self.num_members, self.num_deferred, self.num_shared)
+
+    def seen_note(self) -> tuple[str, ...]:
+        """Say how many of the slides the model has seen before, if any."""
+        words = {
+            "train": "were trained on",
+            "patient": "are of patients of whom other slides were trained on",
+            "validation": "were used in validation",
+            "calibration": "are, or share a patient with, calibration slides",
+        }
+        counts = [f"{self.seen[part]} {text}" for part, text in words.items() if self.seen[part]]
+        if not counts:
+            return ()
+        return (f"Of the {self.num_slides} slides, {' and '.join(counts)} (column seen).",)
+
+
+def _write_table(
+    out: Path, merged: MergedParts, rules: DecisionRules, num_training: int
+) -> _Summary:
+    """Write the tables of all slides, the parquet file last."""
+    summary, optional = _Summary(num_training), set(merged.optional)
+    provenance = merged.provenance
+
+    def chunks() -> Iterator[Chunk]:
+        for table in merged:
+            decisions = decide(table, rules.conformal, rules.deferral)
+            if rules.calibration is not None:
+                table = mark_calibration(table, rules.calibration)
+            yield table, decisions
+
+    for table, decisions in chunks():
+        summary.add(table, decisions, rules)
+        optional |= optional_columns(table)
+        provenance = table.provenance or provenance
+    write_provenance(out, provenance)
+    write_chunks_csv(out / "predictions.csv", chunks(), optional)
+    write_chunks(out / TABLE, chunks(), optional)
+    return summary
 
 
 def _prior_note(options: PredictOptions, model: TrainedModel) -> tuple[str, ...]:
@@ -288,97 +325,3 @@ def _prior_note(options: PredictOptions, model: TrainedModel) -> tuple[str, ...]
             "assumed.",
         )
     return notes
-
-
-def calibrate(options: PredictOptions, model: TrainedModel) -> DecisionRules:
-    """Fit prediction sets and deferral on calibration slides.
-
-    Raises:
-        SettingsError: An option needs another one that is not given.
-        PredictionError: There are no calibration slides, or too few.
-    """
-    coverage, defer = options.coverage, options.defer
-    if coverage is None and options.conformal is not None:
-        raise SettingsError("`conformal` is about `coverage`. Add `coverage=0.9`.")
-    if defer is None and options.defer_by is not None:
-        raise SettingsError("`defer_by` is about `defer`. Add `defer=0.1`.")
-    if coverage is None and defer is None:
-        if options.calibration is not None:
-            raise SettingsError(
-                "`calibration` is for `coverage` and `defer`. Add one of them, or leave it out."
-            )
-        return DecisionRules()
-    if options.calibration is None and len(model) > 1:
-        raise SettingsError(
-            "`coverage` and `defer` of several folds together need slides that none of the folds "
-            "was trained on. Predict such slides with them, and name them with `calibration`."
-        )
-    table = _with_target(_read_calibration(options), model.target)
-    sets = rule = None
-    if coverage is not None:
-        sets = fit_conformal(table, coverage, conformal_method(options.conformal or "lac"))
-    if defer is not None:
-        rule = fit_deferral(table, defer, uncertainty_measure(options.defer_by or "entropy"))
-    return DecisionRules(sets, rule, table)
-
-
-def _read_calibration(options: PredictOptions) -> PredictionTable:
-    if options.calibration is not None:
-        given = read_predictions(options.calibration)
-        unseen = tuple(p for p in given.predictions if p.seen not in ("train", "patient"))
-        if not unseen:
-            raise PredictionError(
-                f"Expected calibration slides that the model has not seen, but it was trained on "
-                f"all {len(given)} of {options.calibration}. Predict other slides for it."
-            )
-        return replace(given, predictions=unseen)
-    model = options.model
-    # Weights of another epoch in the same folder did not make the validation predictions.
-    folder = model.parent if model.stem == "checkpoint" and model.is_file() else model
-    fold = RunFold(folder.name, folder)
-    table = fold.validation
-    if table is None:
-        raise PredictionError(
-            f"Expected predictions of validation slides in {fold.validation_path} for `coverage` "
-            "and `defer`, but there are none. Train with validation slides, or name predictions "
-            "of other slides with `calibration`."
-        )
-    return table
-
-
-def _with_target(table: PredictionTable, target: Target) -> PredictionTable:
-    """Name numbered classes, such as those of a CSV, after the model's."""
-    if table.target.names in (target.names, ClassTarget.numbered(target.num_outputs).names):
-        return replace(table, target=target)
-    if table.target != target:
-        raise PredictionError(
-            f"Expected calibration slides of {target}, as the model has, but got {table.target}. "
-            "Use predictions of this model."
-        )
-    return table
-
-
-def _few_calibration(conformal: ConformalPredictor) -> str:
-    """Say how far the coverage may be off, where calibration slides are few."""
-    from scipy.stats import beta
-
-    num = sum(conformal.num_calibration)
-    rank = math.ceil((num + 1) * conformal.coverage - 1e-9)
-    if num >= MIN_CALIBRATION_SLIDES or rank > num:
-        return ""
-    return (
-        f"{num} calibration slides are few: of sets made from so many, one in twenty covers less "
-        f"than {beta.ppf(0.05, rank, num + 1 - rank):.0%} of new slides."
-    )
-
-
-def _overlap(table: PredictionTable, calibration: PredictionTable) -> str:
-    known = {p.slide_id for p in calibration.predictions}
-    known |= {p.case_id for p in calibration.predictions}
-    shared = sum(p.slide_id in known or p.case_id in known for p in table.predictions)
-    if not shared:
-        return ""
-    return (
-        f"{shared} of the {len(table)} slides, or other slides of their patients, are calibration "
-        "slides: coverage and deferral are not guaranteed for them."
-    )

@@ -24,8 +24,8 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -68,6 +68,10 @@ _PATIENT = ("case_id", "PATIENT", "patient")
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
 
+Chunk = tuple[PredictionTable, Sequence[Decision]]
+"""Predictions of some slides of a table, and the decisions on them, if any."""
+
+
 def write_predictions(
     path: FilePath, table: PredictionTable, decisions: Sequence[Decision] = ()
 ) -> None:
@@ -89,8 +93,40 @@ def write_predictions(
     Raises:
         PredictionError: The decisions are on other slides.
     """
-    import pyarrow as pa
+    write_chunks(path, [(table, decisions)])
+
+
+def write_chunks(path: FilePath, chunks: Iterable[Chunk], also: Collection[str] = ()) -> None:
+    """Write a table of which only a chunk is in memory at a time, as `write_predictions` does.
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        chunks: At least one; all have the target and the provenance of the whole table.
+        also: Optional columns (`optional_columns`) that any of the chunks has.
+    """
     import pyarrow.parquet as pq
+
+    with atomic_path(path) as temporary, ExitStack() as stack:
+        writer = None
+        for table, decisions in chunks:
+            content = _arrow_table(table, decisions, also)
+            if writer is None:
+                schema = content.schema.with_metadata({_METADATA_KEY: _described(table)})
+                writer = stack.enter_context(pq.ParquetWriter(temporary, schema))
+            writer.write_table(content)
+
+
+def _described(table: PredictionTable) -> bytes:
+    described: dict[str, Any] = {"format": _FORMAT, "target": table.target.to_json()}
+    if table.provenance is not None:
+        described["provenance"] = table.provenance.to_json()
+    return json.dumps(described, default=str).encode()
+
+
+def _arrow_table(
+    table: PredictionTable, decisions: Sequence[Decision], also: Collection[str]
+) -> Any:
+    import pyarrow as pa
 
     rows, double = table.predictions, pa.float64()
     columns: dict[str, Any] = {
@@ -101,17 +137,11 @@ def write_predictions(
     probs, stds = output_columns(_numbers_of_classes(table.target))
     for names, values in ((probs, table.probs), (stds, table.std)):
         columns |= {name: pa.array(values[:, c], double) for c, name in enumerate(names)}
-    for name, numbers in measure_columns(table).items():
+    for name, numbers in measure_columns(table, also).items():
         columns[name] = pa.array(numbers, double)
-    for name, texts in text_columns(table, decisions).items():
+    for name, texts in text_columns(table, decisions, also).items():
         columns[name] = pa.array(texts, pa.string())
-    described: dict[str, Any] = {"format": _FORMAT, "target": table.target.to_json()}
-    if table.provenance is not None:
-        described["provenance"] = table.provenance.to_json()
-    metadata = json.dumps(described, default=str)
-    content = pa.table(columns).replace_schema_metadata({_METADATA_KEY: metadata.encode()})
-    with atomic_path(path) as temporary:
-        pq.write_table(content, temporary)
+    return pa.table(columns)
 
 
 def write_predictions_csv(
@@ -133,15 +163,28 @@ def write_predictions_csv(
     Raises:
         PredictionError: The decisions are on other slides.
     """
-    columns = _readable_columns(table, prediction_columns(table, decisions))
-    # A reader finds the separator in the header, where names may hold other separators.
-    has_others = re.search("[;\t]", "".join(columns)) is not None
+    write_chunks_csv(path, [(table, decisions)])
+
+
+def write_chunks_csv(path: FilePath, chunks: Iterable[Chunk], also: Collection[str] = ()) -> None:
+    """Write a table of which only a chunk is in memory at a time, as `write_predictions_csv` does.
+
+    Args:
+        path: File to write; replaced whole where it exists.
+        chunks: At least one; all have the target of the whole table.
+        also: Optional columns (`optional_columns`) that any of the chunks has.
+    """
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        header = csv.writer(file, quoting=csv.QUOTE_ALL) if has_others else writer
-        header.writerow(columns)
-        for row in zip(*columns.values(), strict=True):
-            writer.writerow([_cell(value) for value in row])
+        for number, (table, decisions) in enumerate(chunks):
+            columns = _readable_columns(table, prediction_columns(table, decisions, also))
+            if number == 0:
+                # A reader finds the separator in the header, where names may hold other separators.
+                has_others = re.search("[;\t]", "".join(columns)) is not None
+                header = csv.writer(file, quoting=csv.QUOTE_ALL) if has_others else writer
+                header.writerow(columns)
+            for row in zip(*columns.values(), strict=True):
+                writer.writerow([_cell(value) for value in row])
 
 
 def _readable_columns(

@@ -111,12 +111,16 @@ def write_prediction_table(
     """
     place = Path(folder)
     refuse_unfit_names(table.slide_ids, PredictionError, str(place))
-    (place / PROVENANCE).unlink(missing_ok=True)
-    if table.provenance is not None:
-        write_text(
-            place / PROVENANCE, json.dumps(table.provenance.to_json(), indent=1, default=str)
-        )
+    write_provenance(place, table.provenance)
     write_predictions(place / TABLE, table, decisions)
+
+
+def write_provenance(folder: Path, provenance: PredictionProvenance | None) -> None:
+    """Write provenance beside a table, in place of an earlier one."""
+    (folder / PROVENANCE).unlink(missing_ok=True)
+    if provenance is not None:
+        text = json.dumps(provenance.to_json(), indent=1, default=str)
+        write_text(folder / PROVENANCE, text)
 
 
 def read_prediction_folder(

@@ -482,7 +482,7 @@ def _held(path: Path, what: str, *, shared: bool = False, wait: bool = False) ->
         raise RunFolderError(f"Could not write the run folder {what}: {error}.") from error
     if not is_ours:
         raise RunFolderError(
-            f"Another process is training into {what}. Wait for it, or choose another folder."
+            f"Another process is writing into {what}. Wait for it, or choose another folder."
         )
     try:
         yield

@@ -37,10 +37,13 @@ class RunningJob(Generic[_Job]):
     place: str = ""
     attempt: int = 1
 
-    def described(self, text: str) -> str:
-        """Add to a text where the job runs, and how often it began."""
-        place = f" on {self.place}" if self.place else ""
-        return f"{text}{place}{'' if self.attempt == 1 else f', attempt {self.attempt}'}"
+    def row(self, *texts: str) -> tuple[str, ...]:
+        """Return a row of the table of running jobs: what runs, where, and how often it began.
+
+        Args:
+            texts: What runs, and how far it is.
+        """
+        return (*texts, self.place, "" if self.attempt == 1 else f"attempt {self.attempt}")
 
 
 @runtime_checkable
@@ -250,21 +253,32 @@ class PlaceOptions(Options):
                     'Add `on="ray"`, or leave them out.'
                 )
             return LocalExecutor(processes)
-        if not re.fullmatch(r"ray|ray://[\w.\-\[\]:]+:\d+", self.on):
-            raise SettingsError(
-                f"Expected `on` to be local, ray or ray://HOST:PORT, but got '{self.on}'."
-            )
+        self.require_ray()
         if needs_shared_folder and not self.shared_folder:
             raise SettingsError(
                 "These jobs read and write files, which every machine must see under the same "
                 "path. Leave out `shared_folder=False`."
             )
+        from sgpmil.scaleout.ray_cluster import RayExecutor
+
+        return RayExecutor(self.address, cpus=self.cpus_per_job, gpus=self.gpus_per_job)
+
+    def require_ray(self) -> None:
+        """Refuse a place that there is not, and jobs on Ray without Ray.
+
+        Raises:
+            SettingsError: There is no such place.
+            MissingPartError: Ray is not installed.
+        """
+        if not re.fullmatch(r"local|ray|ray://[\w.\-\[\]:]+:\d+", self.on):
+            raise SettingsError(
+                f"Expected `on` to be local, ray or ray://HOST:PORT, but got '{self.on}'."
+            )
         try:
-            from sgpmil.scaleout.ray_cluster import RayExecutor
+            import ray  # noqa: F401
         except ModuleNotFoundError as error:
             if error.name != "ray":
                 raise
             raise MissingPartError(
                 f"Jobs on Ray need the package ray. Install it: {install_command('ray')}"
             ) from error
-        return RayExecutor(self.address, cpus=self.cpus_per_job, gpus=self.gpus_per_job)

@@ -43,7 +43,8 @@ def connect(address: str | None = None) -> None:
 
     Args:
         address: Address of the cluster, such as ``ray://head:10001``. None takes the one that this
-            machine is part of, or that ``RAY_ADDRESS`` names, or starts one on this machine alone.
+            machine is part of, or that ``RAY_ADDRESS`` names, or starts one on this machine alone;
+            ``local`` always starts one.
 
     Raises:
         ClusterError: The cluster does not answer.
@@ -54,21 +55,21 @@ def connect(address: str | None = None) -> None:
     # A job without a GPU must not take the one that this machine has.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    alone: dict[str, Any] = {
+        "num_cpus": available_cores(),
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
     try:
         if address is not None:
-            ray.init(address, **quiet)
+            ray.init(address, **quiet, **(alone if address == "local" else {}))
             return
         try:
             ray.init("auto", **quiet)
         except ConnectionError:
             if os.environ.get("RAY_ADDRESS"):
                 raise
-            ray.init(
-                num_cpus=available_cores(),
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                **quiet,
-            )
+            ray.init(**alone, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         place = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise ClusterError(
@@ -185,6 +186,18 @@ class RayExecutor:
         finally:
             dispatch.end()
 
+    def require_room(self) -> None:
+        """Refuse jobs that fit on no machine of the cluster.
+
+        Raises:
+            ClusterError: There is none.
+        """
+        if self.slots() == 0:
+            raise ClusterError(
+                f"Expected a machine with {self.cpus:g} CPUs and {self.gpus:g} GPUs in the "
+                f"cluster, but it has {_described()}. Lower `cpus_per_job` or `gpus_per_job`."
+            )
+
     def slots(self) -> int:
         """Count the jobs that fit on the cluster at a time."""
         total = 0
@@ -220,11 +233,7 @@ class _Dispatch(Generic[_Job]):
         self.make = ray.remote(_Worker).options(
             num_cpus=executor.cpus, num_gpus=executor.gpus, max_restarts=0, max_task_retries=0
         )
-        if executor.slots() == 0:
-            raise ClusterError(
-                f"Expected a machine with {executor.cpus:g} CPUs and {executor.gpus:g} GPUs in the "
-                f"cluster, but it has {_described()}. Lower `cpus_per_job` or `gpus_per_job`."
-            )
+        executor.require_room()
 
     @property
     def has_work(self) -> bool:

@@ -262,14 +262,13 @@ def train_elsewhere(
     epochs = dict.fromkeys(by_name, 0)
 
     def show(running: Sequence[RunningJob[Fold]]) -> None:
-        lines = []
+        rows = []
         for one in running:
             name = one.job.name
             epochs[name] = max(epochs[name], len(_rows(run.folds[name].path)))
             progress = f"epoch {epochs[name] + 1} of {training.settings.epochs}"
-            text = one.described(f"fold {name}")
-            lines.append(f"{text}: {progress}" if shared_folder and epochs[name] else text)
-        bar.show(state=", ".join(lines))
+            rows.append(one.row(f"fold {name}", progress if epochs[name] else ""))
+        bar.show_table(rows)
         if shared_folder:
             bar.reach(sum(epochs.values()))
 

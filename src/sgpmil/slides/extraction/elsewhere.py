@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sgpmil.bags.files import remove_temporaries
 from sgpmil.scaleout.executors import Executor, RunningJob
 from sgpmil.slides.encoders import Encoder
 from sgpmil.slides.extraction.encoding import Extraction, extract_slides
@@ -66,7 +67,7 @@ def extract_elsewhere(
     parts = [tuple(jobs[i : i + SLIDES_AT_ONCE]) for i in range(0, len(jobs), SLIDES_AT_ONCE)]
 
     def show(running: "Sequence[RunningJob[tuple[SlideJob, ...]]]") -> None:
-        progress.show(", ".join(one.described(one.job[0].slide_id) for one in running))
+        progress.show_table([one.row(f"from {one.job[0].slide_id}") for one in running])
 
     def finish(part: tuple[SlideJob, ...], found: Extraction) -> None:
         nonlocal seconds
@@ -81,4 +82,20 @@ def extract_elsewhere(
 
     executor.run(work, parts, on_change=show, on_done=finish, on_death=lost)
     whole = tuple(outcomes[job.slide_id] for job in jobs)
+    _remove_temporaries(work.folder, [one.slide_id for one in whole if one.status != "busy"])
     return Extraction(whole, time.perf_counter() - start, seconds)
+
+
+def _remove_temporaries(folder: ExtractionFolder, slides: Sequence[str]) -> None:
+    """Remove what lost machines left of slides; those of other processes stay."""
+    names = {
+        path.name
+        for slide in slides
+        for path in (
+            folder.contours(slide),
+            folder.preview(slide),
+            folder.coords(slide),
+            folder.features("", slide),
+        )
+    }
+    remove_temporaries(folder.root, names)

@@ -1,6 +1,6 @@
 """Progress of an extraction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -26,9 +26,9 @@ class ExtractionProgress:
         self._in_slide, self._of_slide, self._slide = 0, 0, ""
         self._start = perf_counter()
 
-    def show(self, text: str) -> None:
+    def show_table(self, rows: Sequence[tuple[str, ...]]) -> None:
         """Show what runs where, of an extraction by workers."""
-        self._bar.show(state=text)
+        self._bar.show_table(rows)
 
     def begin(self, slide_id: str, num_patches: int) -> None:
         """Begin a slide."""
