@@ -95,6 +95,7 @@ def finished(data, tmp_path_factory):
     return options
 
 
+@pytest.mark.slow
 def test_runs_are_kept_and_not_done_again(finished, monkeypatch):
     files = sorted(finished.out.rglob("*-seed*.json"))
     assert [str(p.relative_to(finished.out)) for p in files] == [
@@ -108,11 +109,13 @@ def test_runs_are_kept_and_not_done_again(finished, monkeypatch):
     assert compare_on_mnist(finished) == {}
 
 
+@pytest.mark.slow
 def test_results_of_other_bags_are_refused(finished, data):
     with pytest.raises(RunFolderError, match="max_bags 36"):
         compare_on_mnist(MnistOptions(data=data, out=finished.out, max_bags=42, **QUICK))
 
 
+@pytest.mark.slow
 def test_the_tables_are_written_from_the_runs(finished):
     files = write_mnist_tables(finished.out)
     assert [path.name for path in files] == ["table.md", "runs.csv", "digit-9.png"]
@@ -120,6 +123,7 @@ def test_the_tables_are_written_from_the_runs(finished):
     assert [(row["row"], row["seed"]) for row in rows] == [("mean-pool", "0"), ("mean-pool", "1")]
 
 
+@pytest.mark.slow
 def test_choosing_compares_rates_and_never_reads_the_test_digits(data, tmp_path):
     files = data / "mnist"
     copy = tmp_path / "mnist"
