@@ -29,6 +29,9 @@ import torch
 
 WORKERS = 2
 
+_RAY_NICENESS = 15
+"""Niceness that Ray gives its workers: on a busy machine it decides how fast they are."""
+
 
 @dataclass(frozen=True)
 class Begin:
@@ -88,6 +91,7 @@ def on_ray(seeds: list[int]) -> tuple[float, float, float]:
 
 def _block(number: int, folder: Path, seeds: list[int], results: "multiprocessing.Queue") -> None:
     torch.set_num_threads(1)
+    os.nice(max(0, _RAY_NICENESS - os.nice(0)))
     run = work()
     run(Begin(number, folder))
     results.put([train(seed) for seed in seeds])

@@ -19,6 +19,8 @@ def started_cluster():
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray's workers are nice (15): beside other tests they would wait.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so
     by_value(__name__)
     head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE}
     found = Cluster(initialize_head=True, head_node_args=head)
