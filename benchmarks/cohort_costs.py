@@ -33,7 +33,7 @@ from sgpmil.training.settings import TrainingSettings
 
 _DIM = 1024
 _POWERS = (0, 1, 2, 3)
-_MOST = 40_000
+_MOST = {"cpu": 6_000, "cuda": 40_000}
 """Patches of all bags of a measurement, at most."""
 
 
@@ -66,9 +66,10 @@ def bags_of(size: int, count: int) -> BagDataset:
 def measure(row: Row, size: int, device: torch.device, clock: Callable[[], float]) -> Measured:
     """Measure a row on bags of one size."""
     training = row_training(row, COHORTS["camelyon16"], seed=0, device=str(device.type))
-    count = max(4, min(64, _MOST // size))
+    most = _MOST[device.type]
+    count = max(4, min(64, most // size))
     if training.bags_per_step > 4:
-        count = max(count, min(64, 4 * _MOST // size))
+        count = max(count, min(64, 4 * most // size))
     bags = where_it_fits(bags_of(size, count), device)
     warm, timed = (3, 5) if device.type == "cuda" else (1, 2)
     ends: list[float] = []

@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--form", choices=("store", "trident"), default="store")
     parser.add_argument("--annotations", action="store_true", help="Label instances by outlines.")
     parser.add_argument("--stop-after", type=float, help="Seconds, the features included.")
+    parser.add_argument("--maps", action="store_true", help="Draw maps of slides.")
     parser.add_argument("--mps", action="store_true", help="Share a GPU by NVIDIA's service.")
     chosen = parser.parse_args()
 
@@ -193,6 +194,7 @@ def main() -> None:
         epochs=chosen.epochs,
         jobs=chosen.jobs,
         device=chosen.device,
+        maps=chosen.maps,
     )
     plan = plan_cohort(options)
     errors: dict[str, str] = {}
@@ -227,7 +229,7 @@ def main() -> None:
     print(f"Tables and figures: {time.perf_counter() - began - seconds:.1f} s", flush=True)
     if chosen.report is not None:
         for path in (history, *files):
-            if path.suffix in (".md", ".csv", ".json", ".png"):
+            if path.parent in (chosen.work, study, study / "figures"):
                 shutil.copy(path, chosen.report / path.name)
     print((study / "results.md").read_text() if (study / "results.md").exists() else "No results.")
 

@@ -54,6 +54,8 @@ class Cohort:
         split_column: Column of the parts.
         regions: Rule of annotations; empty where the paper has no instance metrics.
         positive_classes: Classes whose slides hold positive instances.
+        shared_case: Treatment of a patient in two parts of a fold: error, or warn where the
+            published folds have one.
         source: Where slides and labels come from.
     """
 
@@ -76,6 +78,7 @@ class Cohort:
     split_column: str = ""
     regions: tuple[str, ...] = ()
     positive_classes: tuple[int, ...] = ()
+    shared_case: Literal["error", "warn"] = "error"
 
     @property
     def num_slides(self) -> int:
@@ -154,6 +157,7 @@ COHORTS: Mapping[str, Cohort] = MappingProxyType(
                 split_column="Set",
                 regions=("bracs",),
                 positive_classes=(0, 2),
+                shared_case="warn",  # patient 67 trains and validates
                 source="www.bracs.icar.cnr.it: whole-slide images and their annotated regions",
             ),
         )

@@ -72,13 +72,14 @@ def read_cohort(
         cohort_folds(cohort, table, splits, options.labels),
         bags.label_table(),
         allow_missing=skip_missing,
+        on_shared_case=cohort.shared_case,
     )
     reading = {
         "folder": str((options.features if packed or store is None else store).resolve()),
         "labels": None if options.labels is None else str(options.labels.resolve()),
         "classes": list(cohort.classes),
         "ordinal": cohort.ordinal,
-        "label_column": options.label_column or cohort.label_column,
+        "label_column": table.column or None,
         "slide_column": options.slide_column,
         "case_column": options.case_column,
         "slide_table": None if options.slide_table is None else str(options.slide_table.resolve()),

@@ -67,13 +67,12 @@ class MeasuredFold:
     cost: Cost | None = None
     annotations: str = ""
 
-    @property
-    def metrics(self) -> FoldMetrics:
-        """The metrics as those of a run's fold."""
+    def metrics_as(self, name: str) -> FoldMetrics:
+        """Return the metrics as those of a run's fold, under a name."""
         instances = None
         if self.instances is not None:
             instances = InstanceMetrics(self.instances, self.num_bags)
-        return FoldMetrics(self.fold, SlideMetrics(self.slides, self.num_slides), instances)
+        return FoldMetrics(name, SlideMetrics(self.slides, self.num_slides), instances)
 
     def write(self, path: Path) -> None:
         """Write the measures.

@@ -6,6 +6,7 @@ checkpoint of each fold.
 """
 
 import resource
+import shlex
 import shutil
 import time
 import warnings
@@ -19,7 +20,8 @@ import torch
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.steps import LabelOptions
-from sgpmil.errors import SettingsError, SplitError
+from sgpmil.bags.target import ClassTarget
+from sgpmil.errors import BagError, SettingsError, SplitError
 from sgpmil.experiments.cohorts.cohort import (
     Cohort,
     Row,
@@ -45,6 +47,9 @@ from sgpmil.training.fold_files import METRICS_FILE
 
 RUNS, MEASURES, STORE = "runs", "measures", "bags"
 """Folders of a study."""
+
+ENCODER = "uni_v1"
+"""Encoder of the paper: UNI."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +201,14 @@ class CohortPlan:
         whose steps are recorded are trained side by side in one process, which is the fastest.
         """
         device = compute_device(self.device)
+        bags, first = self.data.bags, self.data.folds[0]
+        sizes = dict(zip(bags.slide_ids, bags.num_instances, strict=True))
+        recorded = recorded_rows([r.row for r in self.runs], bags.feature_dim, self.cohort)
         made: list[tuple[int, float, CohortJob]] = []
         for run in self.runs:
             todo = [fold for fold in self.folds if not self.is_finished(run, fold)]
-            one = fold_seconds(self, run.row, device.type)
-            if device.type == "cuda" and len(todo) > 1 and _is_step_recorded(run.row, self):
+            (_, one) = fold_seconds(run.row, self.cohort, first, sizes, device.type, self.epochs)
+            if device.type == "cuda" and len(todo) > 1 and run.row.name in recorded:
                 made.append((0, one * len(todo), CohortJob(run, tuple(todo))))
             else:
                 order = {fold: i for i, fold in enumerate(self.folds)}
@@ -220,6 +228,11 @@ def plan_cohort(options: CohortOptions) -> CohortPlan:
     if not options.on.startswith("ray"):
         compute_device(options.device)  # once, not in every job
     annotations = options.with_regions.open_annotations()
+    if not options.features.exists():
+        raise BagError(
+            f"Expected features of {cohort.title} at {options.features}, but there is nothing. "
+            f"Make them from slides: {extract_command(cohort, options)}"
+        )
     out = options.folder.absolute()
     data = read_cohort(
         cohort,
@@ -367,6 +380,7 @@ class CohortWorker:
             resume=True,
             only_folds=job.folds,
             allow_missing=plan.allow_missing,
+            on_shared_case=plan.cohort.shared_case,
             progress=False,
         )
         seconds = (time.perf_counter() - began) / len(job.folds)
@@ -402,7 +416,21 @@ def _num_epochs(folder: Path) -> int:
         return 0
 
 
-def _is_step_recorded(row: Row, plan: CohortPlan) -> bool:
-    target = plan.data.bags.target
-    model = build_model(row.model, in_dim=plan.data.bags.feature_dim, target=target, **row.settings)
-    return model.recordable is Recordable.STEPS
+def recorded_rows(rows: Sequence[Row], in_dim: int, cohort: Cohort) -> tuple[str, ...]:
+    """Name the rows whose steps a GPU records, and whose folds it trains side by side."""
+    names = []
+    for row in {row.name: row for row in rows}.values():
+        target = ClassTarget.numbered(len(cohort.classes))
+        model = build_model(row.model, in_dim=in_dim, target=target, **row.settings)
+        if model.recordable is Recordable.STEPS:
+            names.append(row.name)
+    return tuple(names)
+
+
+def extract_command(cohort: Cohort, options: CohortOptions) -> str:
+    """Return the command that makes the features of a cohort from its slides."""
+    slides = "SLIDES" if options.slides is None else str(options.slides)
+    return (
+        f"sgpmil extract {shlex.quote(slides)} --out extracted --encoder {ENCODER} "
+        f"--mag {cohort.magnification} --patch-size {cohort.patch_size}"
+    )
