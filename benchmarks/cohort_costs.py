@@ -1,11 +1,12 @@
 """Seconds of a step and of a prediction of every row of the paper's table, by the size of a bag.
 
-    python benchmarks/cohort_costs.py --device cpu --sizes 100 400 1600 --out costs-cpu.json
+    python benchmarks/cohort_costs.py --device cpu --sizes 300 900 2700 --out costs-cpu.json
     python benchmarks/cohort_costs.py --sizes 300 1000 3000 10000 --out costs-gpu.json
 
 `sgpmil.experiments.cohorts.costs` has the coefficients that are printed: seconds are
 $a + b n + c n^2 + d n^3$ for a bag of n patches, none below 0, fitted to relative errors. On a CPU
-it is the time of the process on one core, which other processes do not lengthen.
+it is the time of the process on one core, which other processes do not lengthen. Memory is the peak
+of a training or prediction with bags of that size.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from scipy.optimize import nnls
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.cohorts.cohort import COHORTS, ROWS, Row, row_training
+from sgpmil.experiments.peak_memory import PeakMemory
 from sgpmil.gpu.resident import where_it_fits
 from sgpmil.processes import compute_device
 from sgpmil.training.fit import fit
@@ -39,12 +41,13 @@ _MOST = {"cpu": 6_000, "cuda": 40_000}
 
 @dataclass
 class Measured:
-    """Seconds of a bag of some size: of its part of an epoch, and of its prediction."""
+    """Seconds of a bag of some size, of its part of an epoch and of its prediction, and memory."""
 
     row: str
     size: int
     train: float
     predict: float
+    memory: int
     parameters: int
 
 
@@ -80,20 +83,24 @@ def measure(row: Row, size: int, device: torch.device, clock: Callable[[], float
         "select": "last",
         "patience": 0,
     }
-    model = fit(
-        bags,
-        model=row.model,
-        model_settings=row.settings,
-        training=TrainingSettings(**settings),
-        on_epoch=lambda _: ends.append(clock()),
-    )
+    with PeakMemory(device, with_kept=True) as training_peak:
+        model = fit(
+            bags,
+            model=row.model,
+            model_settings=row.settings,
+            training=TrainingSettings(**settings),
+            on_epoch=lambda _: ends.append(clock()),
+        )
     epoch = median(b - a for a, b in pairwise(ends[warm - 1 :]))
     times = []
-    for _ in range(3 if device.type == "cuda" else 1):
-        began = clock()
-        predict(model, bags, device=device, warn=False)
-        times.append(clock() - began)
-    return Measured(row.name, size, epoch / count, min(times) / count, model.num_parameters())
+    with PeakMemory(device, with_kept=True) as predicting_peak:
+        for _ in range(3 if device.type == "cuda" else 1):
+            began = clock()
+            predict(model, bags, device=device, warn=False)
+            times.append(clock() - began)
+    memory = max(training_peak.bytes or 0, predicting_peak.bytes or 0)
+    parameters = model.num_parameters()
+    return Measured(row.name, size, epoch / count, min(times) / count, memory, parameters)
 
 
 def fitted(sizes: list[int], seconds: list[float]) -> list[float]:

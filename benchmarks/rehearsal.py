@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 
+from sgpmil.experiments.cohorts.plan import CohortOptions, plan_cohort
 from sgpmil.experiments.cohorts.rehearsal import RehearsalOptions, write_rehearsal
 from sgpmil.experiments.cohorts.report import write_report
-from sgpmil.experiments.cohorts.study import CohortOptions, plan_cohort, train_cohort
+from sgpmil.experiments.cohorts.study import train_cohort
 
 
 class Watch:

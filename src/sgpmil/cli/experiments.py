@@ -15,8 +15,11 @@ from sgpmil.cli.output import MODEL_NAMES, console, facts, grid
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
 from sgpmil.experiments.cohorts.checks import CohortCheck, check_cohort
 from sgpmil.experiments.cohorts.cohort import COHORTS, ROWS
+from sgpmil.experiments.cohorts.measures import LOCALISED
+from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan, plan_cohort
 from sgpmil.experiments.cohorts.report import write_report
-from sgpmil.experiments.cohorts.study import CohortOptions, CohortPlan, plan_cohort, train_cohort
+from sgpmil.experiments.cohorts.study import train_cohort
+from sgpmil.experiments.cohorts.tables import StudyResults, metric_rows
 from sgpmil.experiments.compare_models import (
     CompareModelsOptions,
     compare_models,
@@ -208,10 +211,17 @@ def cohort(options: CohortOptions) -> None:
 def _show_cohort(plan: CohortPlan, options: CohortOptions) -> None:
     """Write tables and figures of what is finished, and print the first table."""
     files = write_report(plan, options)
-    if files:
-        text = files[0].read_text(encoding="utf-8")
-        console.print(text.partition("## Time and memory")[0].strip())
-        console.print(f"Written to {plan.out}: {len(files)} tables and figures.")
+    if not files:
+        return
+    results = StudyResults.read(plan)
+    for level, metrics in (("slides", plan.cohort.metrics), ("instances", LOCALISED)):
+        is_localised = level == "instances"
+        if is_localised and not results.has_instances:
+            continue
+        header, rows = metric_rows(results, metrics, localised=is_localised)
+        plain = [tuple(cell.replace("**", "") for cell in row) for row in rows]
+        _print_fitting(f"{plan.cohort.title}, {level}", header, plain)
+    console.print(f"Written to {plan.out}: results.md, and {len(files) - 1} other files.")
 
 
 def _show_check(found: CohortCheck, options: CohortOptions) -> None:

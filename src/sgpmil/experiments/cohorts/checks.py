@@ -17,7 +17,7 @@ from sgpmil.errors import BagError, SgpmilError
 from sgpmil.experiments.cohorts.cohort import Cohort, choose_rows, find_cohort
 from sgpmil.experiments.cohorts.costs import StudyEstimate, estimate_study
 from sgpmil.experiments.cohorts.data import cohort_folds, read_cohort_labels
-from sgpmil.experiments.cohorts.study import CohortOptions, extract_command, recorded_rows
+from sgpmil.experiments.cohorts.plan import CohortOptions, extract_command, recorded_rows
 from sgpmil.notebook import counted
 from sgpmil.processes import compute_device
 from sgpmil.progress import progress_bar

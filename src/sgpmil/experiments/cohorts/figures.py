@@ -11,8 +11,8 @@ from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.evaluation.uncertainty.measures import uncertainty
 from sgpmil.experiments.cohorts.cohort import Row
 from sgpmil.experiments.cohorts.measures import LOCALISED
+from sgpmil.experiments.cohorts.plan import CohortPlan
 from sgpmil.experiments.cohorts.published import PUBLISHED_SLIDES
-from sgpmil.experiments.cohorts.study import CohortPlan
 from sgpmil.experiments.cohorts.tables import ALPHA, StudyResults, metric_title
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.study_figures import (

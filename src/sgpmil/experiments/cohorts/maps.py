@@ -15,7 +15,7 @@ from sgpmil.bags.store import PackedStore
 from sgpmil.errors import SettingsError, SgpmilError
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.experiments.cohorts.cohort import Cohort, Row
-from sgpmil.experiments.cohorts.study import CohortOptions, CohortPlan, StudyRun
+from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan, StudyRun
 from sgpmil.explanation.map_layers import num_without_score
 from sgpmil.explanation.run_explanation import ExplainOptions, explain
 from sgpmil.explanation.slide_explanation import ModelScores

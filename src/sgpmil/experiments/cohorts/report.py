@@ -7,7 +7,7 @@ from sgpmil.evaluation.comparison.compare import compare
 from sgpmil.evaluation.comparison.tables import write_comparison_tables
 from sgpmil.experiments.cohorts.figures import write_figures
 from sgpmil.experiments.cohorts.maps import try_maps
-from sgpmil.experiments.cohorts.study import CohortOptions, CohortPlan
+from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan
 from sgpmil.experiments.cohorts.tables import StudyResults, fold_key, write_results
 from sgpmil.report.figures.comparison_figures import write_comparison_figure
 from sgpmil.runs.description import is_run

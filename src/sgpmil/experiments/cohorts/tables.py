@@ -23,9 +23,9 @@ from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.summary import MetricSummary, summarise_values
 from sgpmil.experiments.cohorts.cohort import Cohort, Row
 from sgpmil.experiments.cohorts.measures import LOCALISED, Cost, MeasuredFold
+from sgpmil.experiments.cohorts.plan import CohortPlan, StudyRun
 from sgpmil.experiments.cohorts.published import PUBLISHED_INSTANCES, PUBLISHED_SLIDES
-from sgpmil.experiments.cohorts.rehearsal import SYNTHETIC
-from sgpmil.experiments.cohorts.study import CohortPlan, StudyRun
+from sgpmil.experiments.cohorts.synthetic import SYNTHETIC
 from sgpmil.notebook import counted
 
 ALPHA = 0.05
@@ -195,10 +195,19 @@ def _folds(results: StudyResults) -> str:
     return counted(results.planned, "fold")
 
 
-def _metric_table(results: StudyResults, metrics: Sequence[str], *, localised: bool) -> str:
+def metric_rows(
+    results: StudyResults, metrics: Sequence[str], *, localised: bool = False
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return header and rows of the table of slides, or of instances.
+
+    Args:
+        results: Measures of the study.
+        metrics: Keys of the metrics.
+        localised: Whether the metrics are those of instances.
+    """
     heads = [f"{metric_title(m)} {get_metric(m).arrow}".strip() for m in metrics]
-    lines = [_line(("model", "finished", *heads)), _line(["---"] * (2 + len(heads)))]
     best = {m: _best(results, m, localised=localised) for m in metrics}
+    rows = []
     for row in results.rows:
         cells = []
         for i, metric in enumerate(metrics):
@@ -213,8 +222,13 @@ def _metric_table(results: StudyResults, metrics: Sequence[str], *, localised: b
             mean, _ = _published(results, row, i, localised=localised)
             cells.append(text + ("" if math.isnan(mean) else f" ({fixed(mean)})"))
         done = len(results.measured[row])
-        lines.append(_line((row.title, f"{done} of {results.planned}", *cells)))
-    return "\n".join(lines)
+        rows.append((row.title, f"{done} of {results.planned}", *cells))
+    return ("model", "finished", *heads), rows
+
+
+def _metric_table(results: StudyResults, metrics: Sequence[str], *, localised: bool) -> str:
+    header, rows = metric_rows(results, metrics, localised=localised)
+    return "\n".join([_line(header), _line(["---"] * len(header)), *map(_line, rows)])
 
 
 def _best(results: StudyResults, metric: str, *, localised: bool) -> str:
