@@ -247,7 +247,7 @@ def _show_check(found: CohortCheck, options: CohortOptions) -> None:
             "In all",
             [
                 ("time", f"{_range(estimate.seconds, _duration)}, `jobs={estimate.jobs}`"),
-                ("memory", f"{memory} GiB, and {features} GiB of features in {where}"),
+                ("memory", f"up to {memory} GiB, and {features} GiB of features in {where}"),
                 (
                     "disk",
                     f"{store} GiB of packed features, {runs} GiB of runs; {free} GiB are free",

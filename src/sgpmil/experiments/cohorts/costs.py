@@ -138,16 +138,19 @@ class StudyEstimate:
         rows: Time of each row.
         hardware: Machine that the time is measured on.
         jobs: Processes side by side.
+        num_folds: Number of folds of all rows and seeds, each of which one process trains.
         is_gpu: Whether it is a GPU, which the processes share.
         store_bytes: Disk space of the packed store; 0 where the features are one.
         run_bytes: Disk space of the runs.
         feature_bytes: Memory of the features, which a GPU keeps once for each process.
-        process_bytes: Memory of a process without them.
+        process_bytes: Memory of a process without them, while the largest bag is in the most
+            demanding model.
     """
 
     rows: tuple[RowEstimate, ...]
     hardware: str
     jobs: int
+    num_folds: int
     is_gpu: bool
     store_bytes: int
     run_bytes: int
@@ -157,7 +160,7 @@ class StudyEstimate:
     @property
     def seconds(self) -> tuple[float, float]:
         """Least and most seconds of the study. Processes on a GPU are taken to gain nothing."""
-        share = 1 if self.is_gpu else max(1, min(self.jobs, len(self.rows)))
+        share = 1 if self.is_gpu else max(1, min(self.jobs, self.num_folds))
         least, most = (sum(row.seconds[i] for row in self.rows) / share for i in (0, 1))
         return least, most
 
@@ -261,6 +264,7 @@ def estimate_study(
         rows=tuple(estimates),
         hardware=HARDWARE[device],
         jobs=jobs,
+        num_folds=len(rows) * len(folds) * len(seeds),
         is_gpu=device == "cuda",
         store_bytes=features + 24 * sum(sizes.values()) if packs else 0,
         run_bytes=int(run_bytes),

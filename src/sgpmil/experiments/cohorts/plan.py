@@ -41,7 +41,7 @@ ENCODER = "uni_v1"
 
 @dataclass(frozen=True, kw_only=True)
 class CohortOptions(PlaceOptions, LabelOptions, AnnotationOptions):
-    """Options of a study.
+    """Options of `run_cohort`.
 
     Args:
         cohort: Cohort of the paper: camelyon16, tcga-nsclc, panda or bracs.

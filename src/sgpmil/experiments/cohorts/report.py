@@ -7,7 +7,8 @@ from sgpmil.evaluation.comparison.compare import compare
 from sgpmil.evaluation.comparison.tables import write_comparison_tables
 from sgpmil.experiments.cohorts.figures import write_figures
 from sgpmil.experiments.cohorts.maps import try_maps
-from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan
+from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan, plan_cohort
+from sgpmil.experiments.cohorts.study import train_cohort
 from sgpmil.experiments.cohorts.tables import StudyResults, fold_key, write_results
 from sgpmil.report.figures.comparison_figures import write_comparison_figure
 from sgpmil.runs.description import is_run
@@ -65,3 +66,24 @@ def _folds(plan: CohortPlan, results: StudyResults, name: str) -> list[FoldPredi
             metrics = measured.metrics_as(key)
             found.append(FoldPredictions(metrics, tested.test, tested.split))
     return found
+
+
+def run_cohort(options: CohortOptions, *, show_progress: bool = False) -> dict[str, str]:
+    """Train every model of the paper on a cohort, and write tables and figures.
+
+    A stopped study resumes where it left off.
+
+    Args:
+        options: The cohort, its files and the models.
+        show_progress: Whether to show a bar on standard error.
+
+    Returns:
+        The error of each job that failed.
+
+    Raises:
+        SgpmilError: The files cannot be used, or another process writes to the folder.
+    """
+    plan = plan_cohort(options)
+    errors = train_cohort(plan, options, show_progress=show_progress)
+    write_report(plan, options)
+    return errors
