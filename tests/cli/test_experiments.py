@@ -11,7 +11,9 @@ import sgpmil.cli.experiments as command
 import sgpmil.experiments.study as study
 from sgpmil.errors import TrainingError
 from sgpmil.experiments import bench
+from sgpmil.experiments.cohorts.rehearsal import RehearsalOptions, write_rehearsal
 from sgpmil.runs.run import run_lock
+from tests.experiments.cohorts.tables_of_labels import write_labels
 from tests.experiments.tiny_data import write_classic, write_colon, write_mnist
 
 pytestmark = pytest.mark.slow
@@ -305,3 +307,47 @@ def test_uncertainty_is_planned_run_and_shown(sgpmil, tmp_path):
     code, _, err = sgpmil(*call[:-6], "--seeds", "x")
     assert code == 2
     assert "Expected seeds such as 0-9" in err
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    labels = write_labels(tmp_path / "published.csv", "camelyon16")
+    out = tmp_path / "data"
+    options = RehearsalOptions(
+        cohort="camelyon16", labels=labels, out=out, scale=0.01, dim=16, device="cpu"
+    )
+    found = write_rehearsal(options)
+    files = ("--features", found.features, "--labels", found.labels, "--splits", found.splits)
+    return ("experiment", "cohort", "camelyon16", *files, "--out", tmp_path / "study")
+
+
+def test_a_cohort_is_checked_trained_and_resumed(sgpmil, cohort, tmp_path):
+    few = ("--model", "mean-pool", "--fold", "0", "--epochs", "1", "--no-maps")
+    code, printed, _ = sgpmil(*cohort, *few, "--dry-run")
+    assert code == 0
+    assert "Ready. Run the command without --dry-run." in printed
+    assert "one core of an AMD EPYC" in printed or "NVIDIA" in printed
+    assert not (tmp_path / "study").exists()
+    code, printed, err = sgpmil(*cohort, *few)
+    assert code == 0
+    assert "1 of 1: mean-pool, fold 0" in err
+    assert "CAMELYON16, slides" in printed
+    assert (tmp_path / "study" / "results.md").exists()
+    code, printed, err = sgpmil(*cohort, *few)
+    assert code == 0
+    assert "fold 0" not in err
+
+
+def test_a_cohort_without_features_names_the_step_that_makes_them(sgpmil, cohort, tmp_path):
+    call = [tmp_path / "none" if one == tmp_path / "data" / "features" else one for one in cohort]
+    code, printed, _ = sgpmil(*call, "--dry-run")
+    assert code == 1
+    words = " ".join(printed.replace("│", " ").split())
+    assert "✗ Expected a folder of bag files" in words
+    assert "sgpmil extract SLIDES --out extracted --encoder uni_v1 --mag 10" in words
+    code, _, err = sgpmil(*call)
+    assert code == 2
+    assert "sgpmil extract SLIDES" in err
+    code, _, err = sgpmil("experiment", "cohort", "camelyon17", *cohort[3:])
+    assert code == 2
+    assert "camelyon16, tcga-nsclc, panda, bracs" in err

@@ -1,8 +1,9 @@
 """`sgpmil bench` and `experiment`: measurements and comparisons of models."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -10,8 +11,15 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from sgpmil.cli.commands import command
-from sgpmil.cli.output import MODEL_NAMES, console, grid
+from sgpmil.cli.output import MODEL_NAMES, console, facts, grid
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
+from sgpmil.experiments.cohorts.checks import CohortCheck, check_cohort
+from sgpmil.experiments.cohorts.cohort import COHORTS, ROWS
+from sgpmil.experiments.cohorts.measures import LOCALISED
+from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan, plan_cohort
+from sgpmil.experiments.cohorts.report import write_report
+from sgpmil.experiments.cohorts.study import train_cohort
+from sgpmil.experiments.cohorts.tables import StudyResults, metric_rows
 from sgpmil.experiments.compare_models import (
     CompareModelsOptions,
     compare_models,
@@ -213,6 +221,105 @@ def _show_mnist(options: MnistOptions) -> None:
     written = write_mnist_tables(options.out)
     if written:
         console.print(f"Written to {options.out}: {', '.join(path.name for path in written)}")
+
+
+@app.command("cohort")
+@command(
+    CohortOptions,
+    arguments=["cohort"],
+    lists=["regions"],
+    texts={
+        "cohort": f"Cohort of the paper: {', '.join(COHORTS)}.",
+        "model": f"Only this row of the table ({', '.join(ROWS)}), or another model "
+        f"({MODEL_NAMES}); may be repeated.",
+    },
+)
+def cohort(options: CohortOptions) -> None:
+    """Train every model of the paper on one of its cohorts, to the paper's tables and figures.
+
+    A stopped study resumes when the command runs again.
+
+    Example: sgpmil experiment cohort camelyon16 --features features --labels labels.csv --dry-run
+    """
+    if options.dry_run:
+        found = check_cohort(options, show_progress=True)
+        _show_check(found, options)
+        if not found.is_ready:
+            raise typer.Exit(1)
+        return
+    plan = plan_cohort(options)
+    num = len(plan.runs) * len(plan.folds)
+    rows = dict.fromkeys(run.row.title for run in plan.runs)
+    console.print(f"{', '.join(rows)} on {plan.cohort.title}: {counted(num, 'fold')}.")
+    try:
+        errors = train_cohort(plan, options, show_progress=True)
+    except KeyboardInterrupt:
+        _show_cohort(plan, options)
+        typer.echo("Interrupted. Run the command again to continue.", err=True)
+        raise typer.Exit(130) from None
+    _show_cohort(plan, options)
+    _report(errors)
+
+
+def _show_cohort(plan: CohortPlan, options: CohortOptions) -> None:
+    """Write tables and figures of what is finished, and print the first table."""
+    files = write_report(plan, options)
+    if not files:
+        return
+    results = StudyResults.read(plan)
+    for level, metrics in (("slides", plan.cohort.metrics), ("instances", LOCALISED)):
+        is_localised = level == "instances"
+        if is_localised and not results.has_instances:
+            continue
+        header, rows = metric_rows(results, metrics, localised=is_localised)
+        plain = [tuple(cell.replace("**", "") for cell in row) for row in rows]
+        _print_fitting(f"{plan.cohort.title}, {level}", header, plain)
+    console.print(f"Written to {plan.out}: results.md, and {len(files) - 1} other files.")
+
+
+def _show_check(found: CohortCheck, options: CohortOptions) -> None:
+    rows = [(one.about, f"{'✗ ' if one.is_problem else ''}{one.text}") for one in found.findings]
+    facts(f"Files of {options.cohort}", rows)
+    estimate = found.estimate
+    if estimate is not None:
+        grid(
+            f"Estimated from {estimate.hardware}, one after another",
+            ("model", "epochs", "time"),
+            [
+                (one.row.title, _range(one.epochs, str), _range(one.seconds, _duration))
+                for one in estimate.rows
+            ],
+        )
+        where = "the GPU" if estimate.is_gpu else "each process"
+        memory = _gibibytes(estimate.process_bytes * estimate.jobs)
+        features, store, runs, free = map(
+            _gibibytes,
+            (estimate.feature_bytes, estimate.store_bytes, estimate.run_bytes, found.free_bytes),
+        )
+        facts(
+            "In all",
+            [
+                ("time", f"{_range(estimate.seconds, _duration)}, `jobs={estimate.jobs}`"),
+                ("memory", f"up to {memory} GiB, and {features} GiB of features in {where}"),
+                (
+                    "disk",
+                    f"{store} GiB of packed features, {runs} GiB of runs; {free} GiB are free",
+                ),
+            ],
+        )
+    ready = "Ready. Run the command without --dry-run."
+    console.print(ready if found.is_ready else "Not ready: see the lines with ✗.")
+
+
+def _range(values: tuple[Any, Any], text: Callable[[Any], str]) -> str:
+    least, most = map(text, values)
+    return least if least == most else f"{least} to {most}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 _SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")

@@ -10,6 +10,7 @@ study             variants of models over data sets, folds and seeds
 jobs              jobs of a study: their result files and processes
 model_study       every model on real data sets, and the time of an epoch
 model_table       the table of that study
+cohorts           studies of the paper's cohorts
 mnist             bags of MNIST images
 mnist_*           the paper's table on bags of all MNIST digits: dealing, rows, study and tables
 uncertainty_*     sets, designs, measures, runs and tables of the study of uncertainty

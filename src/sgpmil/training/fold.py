@@ -19,7 +19,7 @@ from sgpmil.errors import RunFolderError, SettingsError, TrainingError
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
-from sgpmil.gpu.resident import fits_on_device, on_device
+from sgpmil.gpu.resident import DeviceSource, where_it_fits
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike
 from sgpmil.progress import ProgressBar, ProgressLine, progress_bar
@@ -163,8 +163,9 @@ class FoldLogger:
 
 def bags_near(bags: BagDataset, device: torch.device) -> BagDataset:
     """Move bags to where all folds read them fastest."""
-    if fits_on_device(bags, device):
-        return on_device(bags, device)
+    near = where_it_fits(bags, device)
+    if isinstance(near.source, DeviceSource):
+        return near
     # A packed store is read as fast as memory once the system has it there.
     is_kept = not isinstance(bags.source, PackedStore) and _fits_in_memory(bags)
     return bags.in_memory() if is_kept else bags

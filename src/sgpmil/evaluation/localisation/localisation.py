@@ -84,6 +84,8 @@ def localisation(
     positive_classes: Sequence[int] | None = None,
     seed: int = 0,
     fold: str = "",
+    scores: Sequence[ScoreName] | None = None,
+    scopes: Sequence[Scope] = get_args(Scope),
 ) -> tuple[LocalisationRow, ...]:
     r"""Evaluate every score in every scope, beside uniform and random attention.
 
@@ -104,6 +106,8 @@ def localisation(
         positive_classes: Classes whose slides hold positive instances (default: all but 0).
         seed: Seed of the `random` attention.
         fold: Name of the fold.
+        scores: Scores to evaluate; by default those that the model gives, and both baselines.
+        scopes: Scopes to evaluate.
 
     Returns:
         A row a score and scope.
@@ -112,9 +116,9 @@ def localisation(
         PredictionError: A score is not a finite number, or a class is not in the table.
     """
     rows = []
-    for score in available_scores(test):
+    for score in available_scores(test) if scores is None else scores:
         slides, others = _both_parts(test, validation, score, positive_classes, seed)
-        for scope in get_args(Scope):
+        for scope in scopes:
             chosen = choose_threshold(slides, others, scope, threshold, criterion)
             note = chosen.reason and f"No threshold: {chosen.reason}."
             if threshold == "best_on_test" and not note:

@@ -56,7 +56,7 @@ def reliability_figure(table: PredictionTable, num_bins: int = 10) -> Figure:
     grid = figure.add_gridspec(2, 1, height_ratios=(3.2, 1))
     upper = figure.add_subplot(grid[0])
     lower = figure.add_subplot(grid[1], sharex=upper)
-    _draw_reliability(upper, curve)
+    draw_reliability(upper, curve)
     width = 1 / num_bins
     lower.bar(curve.bin_index * width, curve.count, width, align="edge", color=COLOURS[0], lw=0)
     accuracy = float((probs.argmax(axis=1) == labels).mean())
@@ -108,7 +108,8 @@ def roc_figure(tables: Sequence[PredictionTable]) -> Figure:
     return figure
 
 
-def _draw_reliability(axes: Axes, curve: ReliabilityCurve) -> None:
+def draw_reliability(axes: Axes, curve: ReliabilityCurve, *, legend: bool = True) -> None:
+    """Draw accuracy against confidence into axes."""
     width = 1 / curve.num_bins
     left = curve.bin_index * width
     axes.bar(
@@ -129,7 +130,8 @@ def _draw_reliability(axes: Axes, curve: ReliabilityCurve) -> None:
         label="accuracy, 95 % interval",
     )
     axes.set_ylim(0, 1.02)
-    _legend_above(axes)
+    if legend:
+        _legend_above(axes)
 
 
 def _legend_above(axes: Axes) -> None:

@@ -77,12 +77,9 @@ def correct_wrong_figure(
     known = labelled_slides(table)
     shown = _present(known, measures)
     figure = new_figure(0.4 + 2.9 * len(shown), 4.2)
-    wrong = wrong_slides(known)
     for column, measure in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), column + 1)
-        values = uncertainty(known, measure)
-        _draw_groups(axes, values[~wrong], values[wrong])
-        _draw_test(axes, correct_versus_wrong(known, measure), float(values.max()))
+        draw_correct_wrong(axes, known, measure)
         unit = " (nats)" if measure in _IN_NATS else ""
         style_axes(axes, y_label=f"{_NAMES[measure].capitalize()}{unit}")
         axes.tick_params(axis="x", labelsize=LABEL_SIZE, length=0)
@@ -178,6 +175,13 @@ def write_uncertainty_figures(
     for name, figure in figures.items():
         save_figure(figure, folder / name)
     return [folder / name for name in figures]
+
+
+def draw_correct_wrong(axes: Axes, known: PredictionTable, measure: UncertaintyMeasure) -> None:
+    """Draw the uncertainty of correct and of wrong predictions, all labelled, into axes."""
+    wrong, values = wrong_slides(known), uncertainty(known, measure)
+    _draw_groups(axes, values[~wrong], values[wrong])
+    _draw_test(axes, correct_versus_wrong(known, measure), float(values.max()))
 
 
 def _draw_groups(
