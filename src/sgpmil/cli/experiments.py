@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, grid
+from sgpmil.cli.studies import ablations, stress
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
 from sgpmil.experiments.compare_models import (
     CompareModelsOptions,
@@ -214,6 +215,9 @@ def _show_mnist(options: MnistOptions) -> None:
     if written:
         console.print(f"Written to {options.out}: {', '.join(path.name for path in written)}")
 
+
+app.command("ablations")(ablations)
+app.command("stress")(stress)
 
 _SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")
 
