@@ -230,5 +230,3 @@ def _normal(
     generator: np.random.Generator, shape: tuple[int, int], spread: float
 ) -> Float[np.ndarray, "n D"]:
     return np.float32(spread) * generator.standard_normal(shape, dtype=np.float32)
-
-

@@ -27,8 +27,11 @@ from sgpmil.experiments.stress_sets import (
 from sgpmil.experiments.uncertainty_designs import Design
 from sgpmil.experiments.uncertainty_study import parse_seeds
 
+AGP_DIAGONAL = "agp-diagonal"
+"""AGP with independent draws: the joint draw of 20,000 instances takes the cube of their number."""
+
 STRESS_MODELS = (
-    *("sgpmil", "abmil", "clam-sb", "dsmil", "mixmil", "mean-pool", "max-pool"),
+    *("sgpmil", "abmil", "clam-sb", "dsmil", "mixmil", "mean-pool", "max-pool", AGP_DIAGONAL),
     *("bayesmil", "dgrmil", "transmil", "agp"),
 )
 """Models of the study, those that train fast first."""
@@ -80,17 +83,20 @@ def stress_designs(options: StressOptions) -> list[Design]:
             )
     if options.epochs < 1:
         raise SettingsError(f"Expected epochs >= 1 (`epochs`), but got {options.epochs}.")
-    factor = MIXMIL_EPOCHS // EPOCHS
     designs = [
-        Design(
-            name,
-            name,
-            training={"epochs": options.epochs * (factor if name == "mixmil" else 1)},
-        )
+        _design(name, options.epochs)
         for name in STRESS_MODELS
         if not options.model or name in options.model
     ]
     return [design.shortened() for design in designs] if options.quick else designs
+
+
+def _design(name: str, epochs: int) -> Design:
+    if name == "mixmil":
+        return Design(name, name, training={"epochs": epochs * MIXMIL_EPOCHS // EPOCHS})
+    if name == AGP_DIAGONAL:
+        return Design(name, "agp", {"sampling": "independent"}, {"epochs": epochs})
+    return Design(name, name, training={"epochs": epochs})
 
 
 def chosen_axes(options: StressOptions) -> list[str]:

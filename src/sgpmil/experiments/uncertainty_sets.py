@@ -159,7 +159,9 @@ def content_digest(description: object, place: Path | None = None) -> str:
         for f in files
         if place is not None and f.is_file()
     ]
-    content = repr((description, sizes) if not isinstance(description, tuple) else (*description, sizes))
+    content = repr(
+        (description, sizes) if not isinstance(description, tuple) else (*description, sizes)
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

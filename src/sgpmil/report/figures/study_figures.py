@@ -211,5 +211,3 @@ def bounds_figure(rows: Sequence[BoundRow], title: str) -> Figure:
     axes.legend(fontsize=SMALL_SIZE, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     style_axes(axes, title=plain_words(title), x_label="Change of the output per change of input")
     return figure
-
-
