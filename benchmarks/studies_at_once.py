@@ -11,6 +11,7 @@ With ``--mps`` the processes share the GPU through NVIDIA's multi-process servic
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -81,28 +82,22 @@ def start_mps(folder: Path) -> dict[str, str]:
         Path(place).mkdir()
     code = "import torch; x = torch.ones(8, 8, device='cuda'); print(float((x @ x).sum()))"
     try:
-        subprocess.run([control, "-d"], env={**os.environ, **places}, check=True, timeout=10)
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **places}, check=True, timeout=40
-        )
+        environment = {**os.environ, **places}
+        for words, seconds in (([control, "-d"], 10), ([sys.executable, "-c", code], 40)):
+            subprocess.run(words, env=environment, check=True, timeout=seconds)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
-        stop_mps(places)
+        stop_mps(control, places)
         return {}
     return places
 
 
-def stop_mps(places: dict[str, str]) -> None:
+def stop_mps(control: str | None, places: dict[str, str]) -> None:
     """Stop the service that was started."""
-    try:
-        subprocess.run(
-            ["nvidia-cuda-mps-control"],
-            input=b"quit\n",
-            env={**os.environ, **places},
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        pass
+    if control is None or not places:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        environment = {**os.environ, **places}
+        subprocess.run([control], input=b"quit\n", env=environment, timeout=10, check=False)  # noqa: S603
 
 
 def main() -> None:
@@ -129,7 +124,9 @@ def main() -> None:
         for name in options.only:
             command = [sys.executable, *sys.argv, "--group", name]
             with (options.out / f"{name}.log").open("w") as log:
-                running[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+                running[name] = subprocess.Popen(  # noqa: S603
+                    command, env=environment, stdout=log, stderr=log
+                )
         while time.monotonic() < end and any(p.poll() is None for p in running.values()):
             time.sleep(1)
         for process in running.values():
@@ -143,8 +140,7 @@ def main() -> None:
                 process.kill()
             count = len(list((options.out / name).glob("*/*/run-seed*.json")))
             print(name, "files:", count, "rc:", process.returncode, flush=True)
-        if mps:
-            stop_mps(mps)
+        stop_mps(shutil.which("nvidia-cuda-mps-control"), mps)
 
 
 if __name__ == "__main__":

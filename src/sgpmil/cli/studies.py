@@ -159,5 +159,5 @@ def _show_tables(
             header = ["design", "seeds", *(COLUMN_NAMES[column] for column in _PRINTED)]
             grid(data_set, header, [[str(cell) for cell in row] for row in rows])
     written = write(options.out, seeds)
-    names = ", ".join(path.name for path in written)
-    console.print(f"Written to {shlex.quote(str(options.out))}: {names}")
+    files = ", ".join(path.name for path in written)
+    console.print(f"Written to {shlex.quote(str(options.out))}: {files}")

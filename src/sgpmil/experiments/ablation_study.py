@@ -18,7 +18,7 @@ from sgpmil.experiments.design_study import (
     run_designs,
 )
 from sgpmil.experiments.stress_sets import camelyon_set, digits_set
-from sgpmil.experiments.uncertainty_sets import DrawOptions, UncertaintySet, uncertainty_set
+from sgpmil.experiments.uncertainty_sets import UncertaintySet, uncertainty_set
 from sgpmil.experiments.uncertainty_study import parse_seeds
 
 ABLATION_SETS = ("digits", "colon", "camelyon")

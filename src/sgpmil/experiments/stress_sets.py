@@ -89,7 +89,6 @@ CAMELYON = PooledDesign(
 _LOG_MEDIAN, _LOG_SD = np.log(2200.0), 0.6
 """Mean and standard deviation of the logarithm of the sizes of the law ``normal``."""
 
-_QUICK_POOLED = {"sizes": (20, 60), "counts": (24, 12, 16), "dim": 32, "pool": 400}
 _QUICK_DIGITS = (12, 24)
 """Most training bags, and test bags, of a quick study."""
 
@@ -154,7 +153,7 @@ def with_wrong_labels(bags: BagDataset, share: float, seed: int) -> BagDataset:
 
 def _pooled(name: str, design: PooledDesign, about: str, quick: bool) -> DrawnSet:
     if quick:
-        design = replace(design, **_QUICK_POOLED)
+        design = replace(design, sizes=(20, 60), counts=(24, 12, 16), dim=32, pool=400)
     return DrawnSet(name, partial(pooled_set, name, design), about, design)
 
 
