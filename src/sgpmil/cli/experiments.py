@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, grid
-from sgpmil.cli.studies import ablations, stress
+from sgpmil.cli.studies import ablations, lipschitz_study, stability, stress
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
 from sgpmil.experiments.compare_models import (
     CompareModelsOptions,
@@ -218,6 +218,8 @@ def _show_mnist(options: MnistOptions) -> None:
 
 app.command("ablations")(ablations)
 app.command("stress")(stress)
+app.command("stability")(stability)
+app.command("lipschitz")(lipschitz_study)
 
 _SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")
 

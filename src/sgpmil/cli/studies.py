@@ -1,8 +1,8 @@
-"""`sgpmil experiment ablations` and `stress`: studies of designs on bags drawn anew."""
+"""`sgpmil experiment ablations`, `stress`, `stability` and `lipschitz`: studies of designs."""
 
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -24,7 +24,21 @@ from sgpmil.experiments.design_study import (
     read_scored,
 )
 from sgpmil.experiments.jobs import unfinished
+from sgpmil.experiments.lipschitz_study import (
+    LipschitzStudyOptions,
+    compare_lipschitz,
+    plan_lipschitz,
+    write_lipschitz_tables,
+)
 from sgpmil.experiments.seed_spreads import COLUMN_NAMES, column_interval
+from sgpmil.experiments.stability_study import (
+    STABILITY_DESIGNS,
+    StabilityOptions,
+    measure_stability,
+    plan_stability,
+    read_stability,
+)
+from sgpmil.experiments.stability_table import failures, write_stability_tables
 from sgpmil.experiments.stress_study import (
     STRESS_AXES,
     STRESS_MODELS,
@@ -94,21 +108,16 @@ def _study(
         _show_plan(options, jobs)
         return
     if options.tables:
-        _show_tables(options, jobs, write)
+        _end(options.out, _show_tables(options, jobs, write), {}, is_stopped=False)
         return
+    errors: dict[str, str] = {}
+    stopped = False
     console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
     try:
         errors = run(options, jobs, show_progress=True)
     except KeyboardInterrupt:
-        _show_tables(options, jobs, write)
-        typer.echo("Interrupted. Run the command again to continue.", err=True)
-        raise typer.Exit(130) from None
-    _show_tables(options, jobs, write)
-    if errors:
-        typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
-        for job, error in errors.items():
-            typer.echo(as_flags(f"  {job}: {error}"), err=True)
-        raise typer.Exit(1)
+        stopped = True
+    _end(options.out, _show_tables(options, jobs, write), errors, is_stopped=stopped)
 
 
 def _show_plan(options: DesignStudyOptions, jobs: Sequence[DesignJob]) -> None:
@@ -142,7 +151,8 @@ def _show_tables(
     options: DesignStudyOptions,
     jobs: Sequence[DesignJob],
     write: Callable[[Path, Sequence[int]], tuple[Path, ...]],
-) -> None:
+) -> tuple[Path, ...]:
+    """Write the tables of the seeds, and print the columns that matter most."""
     seeds = parse_seeds(options.seeds)
     runs = read_scored(options.out, seeds)
     for data_set in dict.fromkeys(job.data_set.name for job in jobs):
@@ -158,6 +168,88 @@ def _show_tables(
         if rows:
             header = ["design", "seeds", *(COLUMN_NAMES[column] for column in _PRINTED)]
             grid(data_set, header, [[str(cell) for cell in row] for row in rows])
-    written = write(options.out, seeds)
+    return write(options.out, seeds)
+
+
+@command(
+    LipschitzStudyOptions,
+    names={"sets": "set"},
+    texts={"sets": f"Only this data set ({', '.join(ABLATION_SETS)}); may be repeated."},
+)
+def lipschitz_study(options: LipschitzStudyOptions) -> None:
+    """Bound how much trained models amplify a change of an instance, and check the bounds.
+
+    SGPMIL, AGP and ABMIL are trained on digits and colon. A stopped study resumes when the command
+    runs again.
+
+    Example: sgpmil experiment lipschitz --data data --seeds 0-4
+    """
+    jobs = plan_lipschitz(options)
+    if options.dry_run:
+        _show_plan(options, jobs)
+        return
+    errors: dict[str, str] = {}
+    stopped = False
+    if not options.tables:
+        console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
+        try:
+            errors = compare_lipschitz(options, jobs, show_progress=True)
+        except KeyboardInterrupt:
+            stopped = True
+    written = write_lipschitz_tables(options.out, parse_seeds(options.seeds))
+    _end(options.out, written, errors, is_stopped=stopped)
+
+
+@command(
+    StabilityOptions,
+    texts={"design": f"Only this design ({', '.join(STABILITY_DESIGNS)}); may be repeated."},
+)
+def stability(options: StabilityOptions) -> None:
+    """Train under hostile conditions, and count what fails.
+
+    A training fails by an error, or by a loss, a weight or a prediction that is not finite. A
+    stopped study resumes when the command runs again.
+
+    Example: sgpmil experiment stability --jobs 8
+    """
+    jobs = plan_stability(options)
+    if options.dry_run:
+        todo = unfinished([job.file for job in jobs], options.out, overwrite=True)
+        console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+        return
+    errors: dict[str, str] = {}
+    stopped = False
+    if not options.tables:
+        console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
+        try:
+            errors = measure_stability(options, jobs, show_progress=True)
+        except KeyboardInterrupt:
+            stopped = True
+    written = write_stability_tables(options.out, options.runs)
+    runs = read_stability(options.out, options.runs)
+    grid(
+        "Failed trainings",
+        ["design", "trainings", "failed"],
+        [
+            [name, str(len(own)), str(failures(own))]
+            for name in STABILITY_DESIGNS
+            if (own := [run for run in runs if run.design == name])
+        ],
+    )
+    _end(options.out, written, errors, is_stopped=stopped)
+
+
+def _end(
+    out: Path, written: Sequence[Path], errors: Mapping[str, str], *, is_stopped: bool
+) -> None:
+    """Name the files, and say what failed or how to go on."""
     files = ", ".join(path.name for path in written)
-    console.print(f"Written to {shlex.quote(str(options.out))}: {files}")
+    console.print(f"Written to {shlex.quote(str(out))}: {files}")
+    if is_stopped:
+        typer.echo("Interrupted. Run the command again to continue.", err=True)
+        raise typer.Exit(130)
+    if errors:
+        typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
+        for job, error in errors.items():
+            typer.echo(as_flags(f"  {job}: {error}"), err=True)
+        raise typer.Exit(1)

@@ -211,3 +211,48 @@ def bounds_figure(rows: Sequence[BoundRow], title: str) -> Figure:
     axes.legend(fontsize=SMALL_SIZE, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     style_axes(axes, title=plain_words(title), x_label="Change of the output per change of input")
     return figure
+
+
+class Share(NamedTuple):
+    """Number of cases out of all, of a row and a group.
+
+    Args:
+        row: Name of the row.
+        group: Name of the column.
+        count: Number of cases.
+        total: Number of all.
+    """
+
+    row: str
+    group: str
+    count: int
+    total: int
+
+
+def shares_figure(shares: Sequence[Share], title: str) -> Figure:
+    """Draw a grid of shares: rows and groups, the number of cases in each cell."""
+    rows = list(dict.fromkeys(share.row for share in shares))
+    groups = list(dict.fromkeys(share.group for share in shares))
+    values = np.full((len(rows), len(groups)), np.nan)
+    figure = new_figure(3.2 + 1.1 * len(groups), 1.2 + 0.28 * len(rows))
+    axes = figure.add_subplot()
+    for share in shares:
+        place = rows.index(share.row), groups.index(share.group)
+        if share.total:
+            values[place] = share.count / share.total
+        axes.text(
+            place[1],
+            place[0],
+            f"{share.count} / {share.total}",
+            ha="center",
+            va="center",
+            fontsize=SMALL_SIZE,
+            color="white" if share.count > 0.55 * max(1, share.total) else "black",
+        )
+    axes.imshow(values, cmap="Reds", vmin=0, vmax=1, aspect="auto")
+    axes.set_yticks(range(len(rows)), [plain_words(row) for row in rows], fontsize=SMALL_SIZE)
+    axes.set_xticks(range(len(groups)), [plain_words(group) for group in groups])
+    style_axes(axes, title=plain_words(title))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return figure
