@@ -89,7 +89,7 @@ def choose_ablation_sets(options: AblationOptions) -> list[DrawnSet]:
             raise SettingsError(
                 f"Expected data sets (`sets`) among {', '.join(ABLATION_SETS)}, but got '{name}'."
             )
-        if not (options.data / _PLACES[name]).exists():
+        if _PLACES[name] and not (options.data / _PLACES[name]).exists():
             raise BagError(
                 f"Expected the data of '{name}' at {options.data / _PLACES[name]}, but there are "
                 "none. Give the folder that holds them with `data`."

@@ -7,7 +7,7 @@ error, a loss or a weight that is not finite, or a prediction that is not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import torch
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import SettingsError, TrainingError
+from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.ablation_designs import PAPER_TRAINING
 from sgpmil.experiments.jobs import JobFile, is_done, read_result
@@ -221,17 +222,29 @@ class _TrainAndJudge:
     """Trains designs under conditions and looks for failures."""
 
     def __call__(self, job: StabilityJob) -> dict[str, Any]:
-        failure, reason = judge(job.design, job.condition, device=job.device)
-        return {"failure": failure, "reason": reason}
+        return vars(judge(job.design, job.condition, device=job.device))
 
 
-def judge(design: str, condition: Condition, *, device: str = "cpu") -> tuple[str, str]:
-    """Train a design under a condition.
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of a training.
 
-    Returns:
-        The kind of failure, empty where there is none: ``not finite`` (a loss or a weight),
-        ``error``, or ``predictions``; and its reason.
+    Args:
+        failure: Kind of failure, empty where there is none: ``not finite`` (a loss or a weight),
+            ``error``, or ``predictions``.
+        reason: Reason of the failure.
+        worst_loss: Largest mean loss of an epoch; None where no epoch ended with a finite one.
+        last_loss: Mean loss of the last epoch; None likewise.
     """
+
+    failure: str
+    reason: str = ""
+    worst_loss: float | None = None
+    last_loss: float | None = None
+
+
+def judge(design: str, condition: Condition, *, device: str = "cpu") -> Verdict:
+    """Train a design under a condition, and look for failures."""
     model, settings, training = STABILITY_DESIGNS[design]
     bags = hostile_bags(condition)
     train, test = bags.subset(bags.slide_ids[:_TRAIN]), bags.subset(bags.slide_ids[_TRAIN:])
@@ -251,20 +264,27 @@ def judge(design: str, condition: Condition, *, device: str = "cpu") -> tuple[st
             callbacks=[_Hostile(condition)],
             on_epoch=lambda metrics: losses.append(float(metrics["train_loss"])),
         )
-        if not np.isfinite(losses).all() or not weights_finite(fitted):
-            return "not finite", f"losses {losses}, or a weight"
+        finite = bool(np.isfinite(losses).all())
+        if not finite or not weights_finite(fitted):
+            return Verdict("not finite", f"losses {losses}" if not finite else "a weight")
         table = predict(fitted, test, device=device, warn=False)
     except TrainingError as error:
-        return "not finite", sentence(error)
+        return Verdict("not finite", sentence(error))
     except Exception as error:  # noqa: BLE001 - any error of a training is what is counted
-        return "error", sentence(error)
+        return Verdict("error", sentence(error))
+    reason = _not_finite(table)
+    return Verdict("predictions" if reason else "", reason, max(losses), losses[-1])
+
+
+def _not_finite(table: PredictionTable) -> str:
+    """Name what is not finite in predictions; empty where all is."""
     if not (np.isfinite(table.probs).all() and np.isfinite(table.std).all()):
-        return "predictions", "probabilities or their deviations are not finite"
+        return "probabilities or their deviations are not finite"
     for one in table.predictions:
         scores = one.instances
         if scores is not None and not np.isfinite(scores.attention_mean).all():
-            return "predictions", f"attention of {one.slide_id} is not finite"
-    return "", ""
+            return f"the attention of {one.slide_id} is not finite"
+    return ""
 
 
 def weights_finite(model: MILModel) -> bool:
@@ -343,15 +363,13 @@ class StabilityRun:
     Args:
         design: Name of the design.
         condition: The condition.
-        failure: Kind of failure; empty where there is none.
-        reason: Reason of the failure.
+        verdict: Its outcome.
         seconds: Seconds that it took.
     """
 
     design: str
     condition: Condition
-    failure: str
-    reason: str
+    verdict: Verdict
     seconds: float
 
 
@@ -362,6 +380,6 @@ def read_stability(out: Path, count: int | None = None) -> list[StabilityRun]:
         found = read_result(path)
         if found is not None and is_done(found) and (count is None or found["seed"] < count):
             condition = Condition(**found["settings"]["condition"])
-            taken = (found["failure"], found["reason"], found["seconds"])
-            runs.append(StabilityRun(found["variant"], condition, *taken))
+            verdict = Verdict(**{one.name: found[one.name] for one in fields(Verdict)})
+            runs.append(StabilityRun(found["variant"], condition, verdict, found["seconds"]))
     return runs

@@ -19,10 +19,19 @@ from sgpmil.report.figures.study_figures import Share, shares_figure
 KINDS = ("not finite", "error", "predictions")
 """Kinds of failure."""
 
+HIGH_LOSS = 10.0
+"""Mean loss of the last epoch above which a training is far from having learned anything."""
+
 
 def failures(runs: Sequence[StabilityRun], kind: str = "") -> int:
     """Count the failures of runs, of one kind or of all."""
-    return sum(bool(run.failure) and kind in ("", run.failure) for run in runs)
+    found = [run.verdict.failure for run in runs]
+    return sum(bool(one) and kind in ("", one) for one in found)
+
+
+def high_losses(runs: Sequence[StabilityRun]) -> int:
+    """Count the trainings that end with a loss above `HIGH_LOSS`."""
+    return sum((run.verdict.last_loss or 0.0) > HIGH_LOSS for run in runs)
 
 
 def write_stability_tables(out: Path, count: int) -> tuple[Path, ...]:
@@ -45,12 +54,18 @@ def write_stability_tables(out: Path, count: int) -> tuple[Path, ...]:
         "# Stability",
         "",
         "Failed trainings of each design: an error, a loss or a weight that is not finite, or a "
-        "prediction that is not.",
+        "prediction that is not. A high loss at the end is no failure, but no success either.",
         "",
         *markdown_table(
-            ["design", "trainings", "failed", *KINDS],
+            ["design", "trainings", "failed", *KINDS, f"loss above {HIGH_LOSS:g} at the end"],
             [
-                [name, str(len(own)), str(failures(own)), *(str(failures(own, k)) for k in KINDS)]
+                [
+                    name,
+                    str(len(own)),
+                    str(failures(own)),
+                    *(str(failures(own, kind)) for kind in KINDS),
+                    str(high_losses(own)),
+                ]
                 for name, own in found.items()
             ],
         ),
@@ -98,9 +113,9 @@ def _levels(found: dict[str, list[StabilityRun]]) -> list[str]:
 
 def _reasons(runs: Sequence[StabilityRun]) -> list[str]:
     lines = [
-        f"- {run.design}, seed {run.condition.seed}: {run.failure}: {run.reason}"
+        f"- {run.design}, seed {run.condition.seed}: {run.verdict.failure}: {run.verdict.reason}"
         for run in runs
-        if run.failure
+        if run.verdict.failure
     ]
     return lines or ["No training failed."]
 
@@ -117,5 +132,5 @@ def _shares(found: dict[str, list[StabilityRun]]) -> list[Share]:
 
 
 def _flat(run: StabilityRun) -> dict[str, object]:
-    own = {key: value for key, value in vars(run).items() if key != "condition"}
-    return {**own, **asdict(run.condition)}
+    names = {"design": run.design, "seconds": run.seconds}
+    return {**names, **vars(run.verdict), **asdict(run.condition)}

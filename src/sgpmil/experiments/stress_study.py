@@ -38,8 +38,8 @@ STRESS_MODELS = (
 
 STRESS_AXES: dict[str, tuple[float, ...]] = {
     "witness": WITNESS_PERCENT,
-    "noise": NOISE_PERCENT,
-    "bags": TRAINING_BAGS,
+    "noise": tuple(map(float, NOISE_PERCENT)),
+    "bags": tuple(map(float, TRAINING_BAGS)),
 }
 """Axes of the study and their values."""
 

@@ -81,7 +81,7 @@ def curves_figure(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
-    values = sorted({value for curve in panel.curves for value in curve.values})
+    values = sorted({float(value) for curve in panel.curves for value in curve.values})
     if panel.chance is not None:
         axes.axhline(panel.chance, color=GREY, lw=0.8, ls=":")
     for curve in panel.curves:
@@ -116,8 +116,8 @@ def _moved(x: np.ndarray, values: Sequence[float], offset: float, is_log: bool) 
         return x + 0.2 * offset * (abs(x) if is_log else 1)
     if is_log:
         step = float(np.diff(np.log(values)).min())
-        return np.asarray(np.exp(np.log(x) + 0.4 * offset * step))
-    return x + 0.4 * offset * float(np.diff(values).min())
+        return np.asarray(np.exp(np.log(x) + 0.2 * offset * step))
+    return x + 0.2 * offset * float(np.diff(values).min())
 
 
 class Difference(NamedTuple):
