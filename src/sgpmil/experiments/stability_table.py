@@ -84,6 +84,8 @@ def write_stability_tables(out: Path, count: int) -> tuple[Path, ...]:
     }
     for path, text in texts.items():
         write_text(path, text)
+    if not runs:  # interrupted before the first was done
+        return tuple(texts)
     save_figure(shares_figure(_shares(found), "Failed trainings"), out / "stability.png")
     return (*texts, out / "stability.png")
 
