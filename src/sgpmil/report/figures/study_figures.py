@@ -219,13 +219,13 @@ class Share(NamedTuple):
     Args:
         row: Name of the row.
         group: Name of the column.
-        count: Number of cases.
+        cases: Number of cases.
         total: Number of all.
     """
 
     row: str
     group: str
-    count: int
+    cases: int
     total: int
 
 
@@ -239,15 +239,15 @@ def shares_figure(shares: Sequence[Share], title: str) -> Figure:
     for share in shares:
         place = rows.index(share.row), groups.index(share.group)
         if share.total:
-            values[place] = share.count / share.total
+            values[place] = share.cases / share.total
         axes.text(
             place[1],
             place[0],
-            f"{share.count} / {share.total}",
+            f"{share.cases} / {share.total}",
             ha="center",
             va="center",
             fontsize=SMALL_SIZE,
-            color="white" if share.count > 0.55 * max(1, share.total) else "black",
+            color="white" if share.cases > 0.55 * max(1, share.total) else "black",
         )
     axes.imshow(values, cmap="Reds", vmin=0, vmax=1, aspect="auto")
     axes.set_yticks(range(len(rows)), [plain_words(row) for row in rows], fontsize=SMALL_SIZE)
