@@ -471,3 +471,15 @@ def test_export_writes_a_folder_that_predict_takes(sgpmil, slides, checkpoint, t
     code, out, _ = sgpmil("lipschitz", tmp_path / "model")
     assert code == 0
     assert "┃ model" in out
+
+
+def test_bounds_are_checked_and_drawn(sgpmil, tmp_path):
+    make_run(tmp_path / "run")
+    figure = tmp_path / "bounds.png"
+    code, out, _ = sgpmil("lipschitz", tmp_path / "run", "--gradients", "--figure", figure)
+    assert code == 0
+    assert "Largest gradient norms found" in out
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    code, _, err = sgpmil("lipschitz", tmp_path / "run", "--gradients", "--raw-features")
+    assert code == 2
+    assert "Expected --gradients or --raw-features" in err

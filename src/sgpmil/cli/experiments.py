@@ -12,9 +12,11 @@ from rich.table import Table
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, facts, grid
+from sgpmil.cli.studies import ablations, lipschitz_study, stability, stress
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
 from sgpmil.experiments.cohorts.checks import CohortCheck, check_cohort
-from sgpmil.experiments.cohorts.cohort import COHORTS, ROWS
+from sgpmil.experiments.cohorts.cohort import COHORTS
+from sgpmil.experiments.cohorts.cohort import ROWS as COHORT_ROWS
 from sgpmil.experiments.cohorts.measures import LOCALISED
 from sgpmil.experiments.cohorts.plan import CohortOptions, CohortPlan, plan_cohort
 from sgpmil.experiments.cohorts.report import write_report
@@ -230,7 +232,7 @@ def _show_mnist(options: MnistOptions) -> None:
     lists=["regions"],
     texts={
         "cohort": f"Cohort of the paper: {', '.join(COHORTS)}.",
-        "model": f"Only this row of the table ({', '.join(ROWS)}), or another model "
+        "model": f"Only this row of the table ({', '.join(COHORT_ROWS)}), or another model "
         f"({MODEL_NAMES}); may be repeated.",
     },
 )
@@ -321,6 +323,11 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
+
+app.command("ablations")(ablations)
+app.command("stress")(stress)
+app.command("stability")(stability)
+app.command("lipschitz")(lipschitz_study)
 
 _SHORT = ("auc", "ace", "nll", "nll_t", "errors_max", "best", "process_share")
 

@@ -8,6 +8,8 @@ from sgpmil.evaluation.lipschitz import summarise_paths
 from sgpmil.models.released import ReleasedOptions, convert_released
 from sgpmil.notebook import counted
 from sgpmil.report.export import ExportOptions, export_model
+from sgpmil.report.figures.canvas import save_figure
+from sgpmil.report.figures.study_figures import BoundRow, bounds_figure
 from sgpmil.runs.lipschitz import LipschitzOptions, bound_run
 from sgpmil.runs.predict import PredictedFolder, PredictOptions, predict_folder
 
@@ -89,6 +91,8 @@ def lipschitz(options: LipschitzOptions) -> None:
     The models are sgpmil, agp and abmil.
 
     Example: sgpmil lipschitz runs/latest
+
+    Example: sgpmil lipschitz runs/latest --gradients --figure bounds.png
     """
     found = bound_run(options)
     if found.num_untrained:
@@ -108,9 +112,30 @@ def lipschitz(options: LipschitzOptions) -> None:
             for summary in summarise_paths(found.paths)
         ],
     )
+    if found.gradients:
+        grid(
+            "Largest gradient norms found",
+            ["path", *found.models],
+            [
+                [name, *(f"{one[name]:.4g}" for one in found.gradients)]
+                for name in found.gradients[0]
+            ],
+        )
     for path in found.paths[0]:
         console.print(f"{path.name}: {' × '.join(factor.name for factor in path.factors)}")
     console.print("'all layers' is no bound: it leaves out the pooling and the posterior.")
+    if options.figure is not None:
+        rows = [
+            BoundRow(
+                path.name,
+                "",
+                [paths[number].bound for paths in found.paths],
+                [one[path.name] for one in found.gradients if path.name in one],
+            )
+            for number, path in enumerate(found.paths[0])
+        ]
+        save_figure(bounds_figure(rows, f"Lipschitz bounds, {options.run.name}"), options.figure)
+        console.print(f"Written to {options.figure}")
 
 
 @command(ReleasedOptions, arguments=["checkpoint", "out"], lists=["classes"])

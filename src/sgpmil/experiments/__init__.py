@@ -14,6 +14,12 @@ cohorts           studies of the paper's cohorts
 mnist             bags of MNIST images
 mnist_*           the paper's table on bags of all MNIST digits: dealing, rows, study and tables
 uncertainty_*     sets, designs, measures, runs and tables of the study of uncertainty
+design_study      designs on data sets that are drawn from each seed: jobs, scores, files
+seed_spreads      means over seeds with intervals, paired comparisons, tables
+ablation_*        one setting of SGPMIL at a time, and the grid of the paper
+stress_*          every model with few targets, wrong labels, few bags
+stability_*       trainings under hostile conditions, and what fails
+lipschitz_study   Lipschitz bounds of trained models, and the largest gradients found
 classic_mil       the classic sets of multiple instance learning
 bench             time and memory of every model on random bags
 bench_table       their table beside the paper's

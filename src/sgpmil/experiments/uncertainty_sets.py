@@ -147,10 +147,21 @@ def set_fingerprint(name: str, data: Path) -> str:
     A file counts as unchanged while its size stays the same.
     """
     source = UNCERTAINTY_SETS[name]
-    place = data / source.place
-    files = sorted(place.rglob("*")) if source.place else []
-    sizes = [(str(f.relative_to(place)), f.stat().st_size) for f in files if f.is_file()]
-    content = repr((source.design, UNSEEN_SHARE, sizes))
+    place = data / source.place if source.place else None
+    return content_digest((source.design, UNSEEN_SHARE), place)
+
+
+def content_digest(description: object, place: Path | None = None) -> str:
+    """Return a digest of a description, and of the names and sizes of the files in a folder."""
+    files = sorted(place.rglob("*")) if place is not None else []
+    sizes = [
+        (str(f.relative_to(place)), f.stat().st_size)
+        for f in files
+        if place is not None and f.is_file()
+    ]
+    content = repr(
+        (description, sizes) if not isinstance(description, tuple) else (*description, sizes)
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -215,8 +226,10 @@ def digit_set(name: str, seed: int, design: DigitDesign, folder: Path) -> Uncert
     train = deal("train", num_train, train_pool.rows(division[:cut]))
     val = deal("val", num_val, train_pool.rows(division[cut:]))
     test = deal("test", num_test, test_pool)
-    unseen = deal("unseen", num_shifted, test_pool, share=UNSEEN_SHARE)
-    return UncertaintySet(name, seed, train.bags, val.bags, test, {"unseen": unseen})
+    shifted = {}
+    if num_shifted:
+        shifted["unseen"] = deal("unseen", num_shifted, test_pool, share=UNSEEN_SHARE)
+    return UncertaintySet(name, seed, train.bags, val.bags, test, shifted)
 
 
 @dataclass(frozen=True, eq=False)

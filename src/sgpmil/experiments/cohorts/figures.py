@@ -15,7 +15,7 @@ from sgpmil.experiments.cohorts.plan import CohortPlan
 from sgpmil.experiments.cohorts.published import PUBLISHED_SLIDES
 from sgpmil.experiments.cohorts.tables import ALPHA, StudyResults, metric_title
 from sgpmil.report.figures.canvas import save_figure
-from sgpmil.report.figures.study_figures import (
+from sgpmil.report.figures.model_study_figures import (
     BoxPanel,
     box_figure,
     reliability_grid,

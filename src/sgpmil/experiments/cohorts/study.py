@@ -69,9 +69,7 @@ def train_cohort(
             executor.run(
                 partial(CohortWorker, plan),
                 jobs,
-                on_change=lambda running: bar.show(
-                    state="; ".join(one.described(one.job.key) for one in running)
-                ),
+                on_change=lambda running: bar.show_table([one.row(one.job.key) for one in running]),
                 on_done=finish,
                 on_death=lambda _: (
                     "Its process was killed, perhaps because memory ran out: use fewer `jobs`."

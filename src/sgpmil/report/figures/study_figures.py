@@ -1,209 +1,258 @@
-"""Figures of a study of models: box plots with significance bars, reliability, uncertainty."""
+"""Figures of studies: curves with intervals, differences with intervals, bounds of models."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
 
-from sgpmil.errors import PredictionError
-from sgpmil.evaluation.calibration import adaptive_calibration_error, reliability_curve
-from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.report.figures.canvas import (
     COLOURS,
     GREY,
-    LABEL_SIZE,
     SMALL_SIZE,
-    TITLE_SIZE,
     new_figure,
     plain_words,
-    save_figure,
     style_axes,
 )
-from sgpmil.report.figures.curves import draw_reliability
-from sgpmil.report.figures.uncertainty_figures import draw_correct_wrong
 
-__all__ = ["BoxPanel", "box_figure", "reliability_grid", "save_figure", "uncertainty_grid"]
-
-_COLUMNS = 3
+_STYLES = ("-", "--", ":")
 
 
-@dataclass(frozen=True, slots=True)
-class BoxPanel:
-    """A metric of several models over folds.
+class Curve(NamedTuple):
+    """A measure over values, with intervals.
 
     Args:
-        title: Name of the metric.
-        values: Value in each fold by model, NaN where undefined; the reference last.
-        p_values: P-value of whether the reference is better, by model.
-        published: Published mean by model, where there is one.
+        name: Name of the curve; curves of one name share a colour.
+        values: Values of the horizontal axis.
+        means: Means of the measure.
+        low: Lower ends of the intervals; NaN where there are none.
+        high: Upper ends.
+    """
+
+    name: str
+    values: Sequence[float]
+    means: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+class Panel(NamedTuple):
+    """Axes with curves.
+
+    Args:
+        title: Title of the panel.
+        x_label: Words of the horizontal axis.
+        curves: The curves.
+        is_log: Whether the horizontal axis is logarithmic.
+        chance: Value that is drawn as a line; None draws none.
     """
 
     title: str
-    values: Mapping[str, Sequence[float]]
-    p_values: Mapping[str, float]
-    published: Mapping[str, float]
+    x_label: str
+    curves: Sequence[Curve]
+    is_log: bool = False
+    chance: float | None = None
 
 
-def box_figure(panels: Sequence[BoxPanel], title: str, *, alpha: float = 0.05) -> Figure:
-    """Draw a box plot of the folds for each metric, with bars over significant differences.
+def curves_figure(panels: Sequence[Panel], title: str) -> Figure:
+    """Draw panels of curves side by side, with one legend."""
+    figure = new_figure(1.6 + 3.6 * len(panels), 4.0)
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw_panel(axes, panel, names)
+    figure.suptitle(plain_words(title), fontsize=11, x=0.01, ha="left")
+    lines = {
+        str(line.get_label()): line
+        for axes in grid
+        for line in axes.get_lines()
+        if line.get_label() in names
+    }
+    figure.legend(
+        [lines[name] for name in names if name in lines],
+        [plain_words(name) for name in names if name in lines],
+        loc="outside right center",
+        fontsize=SMALL_SIZE,
+        frameon=False,
+    )
+    return figure
 
-    A bar joins the reference, which stands last, with each model that it is better than. Dots are
-    folds, and a diamond is the published mean.
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    values = sorted({float(value) for curve in panel.curves for value in curve.values})
+    if panel.chance is not None:
+        axes.axhline(panel.chance, color=GREY, lw=0.8, ls=":")
+    for curve in panel.curves:
+        number = names.index(curve.name)
+        # Beside one another, so that intervals can be told apart.
+        offset = (number - (len(names) - 1) / 2) / max(1, len(names))
+        x = _moved(np.array(curve.values, dtype=float), values, offset, panel.is_log)
+        means = np.array(curve.means)
+        reach = np.nan_to_num([means - np.array(curve.low), np.array(curve.high) - means])
+        axes.errorbar(
+            x,
+            means,
+            yerr=np.maximum(reach, 0),
+            color=COLOURS[number % len(COLOURS)],
+            ls=_STYLES[number // len(COLOURS) % len(_STYLES)],
+            lw=2.0 if number == 0 else 1.1,
+            elinewidth=0.8,
+            marker="o",
+            ms=4 if number == 0 else 2.5,
+        )[0].set_label(curve.name)
+    if panel.is_log:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    style_axes(axes, title=panel.title, x_label=panel.x_label)
+
+
+def _moved(x: np.ndarray, values: Sequence[float], offset: float, is_log: bool) -> np.ndarray:
+    """Move points sideways by a share of the least distance between values."""
+    if len(values) < 2:
+        return x + 0.2 * offset * (abs(x) if is_log else 1)
+    if is_log:
+        step = float(np.diff(np.log(values)).min())
+        return np.asarray(np.exp(np.log(x) + 0.2 * offset * step))
+    return x + 0.2 * offset * float(np.diff(values).min())
+
+
+class Difference(NamedTuple):
+    """A mean difference with its interval.
 
     Args:
-        panels: The metrics.
+        name: Name of the row.
+        group: Group of the row; rows of a group are adjacent.
+        mean: Mean difference.
+        low: Lower end of the interval; NaN where there is none.
+        high: Upper end.
+    """
+
+    name: str
+    group: str
+    mean: float
+    low: float
+    high: float
+
+
+def differences_figure(
+    panels: Sequence[tuple[str, Sequence[Difference]]], title: str, x_label: str
+) -> Figure:
+    """Draw rows of differences, a panel a measure; rows are alike in all panels.
+
+    Args:
+        panels: Title and rows of each panel.
         title: Title of the figure.
-        alpha: Level of significance.
-
-    Raises:
-        PredictionError: There is no metric.
+        x_label: Words of the horizontal axes.
     """
-    if not panels:
-        raise PredictionError("Expected at least one metric to draw, but got none. Name one.")
-    num_models = max(len(panel.values) for panel in panels)
-    figure = new_figure(max(3.2, 0.9 + 0.44 * num_models) * len(panels), 5.0, pad=0.06)
-    has_published = any(panel.published for panel in panels)
-    for column, panel in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), column + 1)
-        _draw_boxes(axes, panel)
-        ticks = axes.get_yticks()
-        _draw_bars(axes, panel, alpha)
-        axes.set_yticks([tick for tick in ticks if axes.get_ylim()[0] <= tick <= 1])
-        style_axes(axes, title=panel.title)
-        axes.tick_params(axis="x", length=0)
-    figure.suptitle(plain_words(title), fontsize=TITLE_SIZE, x=0.01, ha="left")
-    legend = f"Dots: folds. ★: one-sided paired t-test across folds, p < {alpha:g}."
-    if has_published:
-        legend += " Diamonds: means of the paper."
-    figure.supxlabel(legend, fontsize=SMALL_SIZE, x=0.01, ha="left", color=GREY)
+    names = list(dict.fromkeys((row.group, row.name) for _, rows in panels for row in rows))
+    figure = new_figure(2.6 + 3.0 * len(panels), 1.2 + 0.2 * len(names))
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (name, rows) in zip(grid, panels, strict=True):
+        axes.axvline(0, color=GREY, lw=0.8)
+        groups = list(dict.fromkeys(group for group, _ in names))
+        for row in rows:
+            y = names.index((row.group, row.name))
+            colour = COLOURS[groups.index(row.group) % len(COLOURS)]
+            axes.plot([row.low, row.high], [y, y], color=colour, lw=1.4)
+            axes.plot([row.mean], [y], "o", color=colour, ms=4)
+        style_axes(axes, title=name, x_label=x_label)
+    first = grid[0]
+    labels = [plain_words(f"{group}: {name}") for group, name in names]
+    first.set_yticks(range(len(names)), labels, fontsize=SMALL_SIZE)
+    first.set_ylim(len(names) - 0.4, -0.6)
+    figure.suptitle(plain_words(title), fontsize=11, x=0.01, ha="left")
     return figure
 
 
-def _draw_boxes(axes: Axes, panel: BoxPanel) -> None:
-    for place, (model, values) in enumerate(panel.values.items()):
-        known = np.array([value for value in values if not math.isnan(value)])
-        colour = COLOURS[1] if place == len(panel.values) - 1 else COLOURS[0]
-        if len(known) > 1:
-            axes.boxplot(
-                [known],
-                positions=[place],
-                widths=0.6,
-                showfliers=False,
-                patch_artist=True,
-                boxprops={"facecolor": to_rgba(colour, 0.25), "edgecolor": colour},
-                medianprops={"color": colour, "lw": 2},
-                whiskerprops={"color": colour},
-                capprops={"color": colour},
-            )
-        aside = np.linspace(-0.16, 0.16, len(known)) if len(known) > 1 else np.zeros(len(known))
-        axes.scatter(place + aside, known, s=9, color=colour, alpha=0.75, lw=0, zorder=3)
-        if model in panel.published:
-            axes.scatter(
-                [place],
-                [panel.published[model]],
-                marker="D",
-                s=26,
-                facecolor="white",
-                edgecolor="black",
-                lw=1.1,
-                zorder=4,
-            )
-    axes.set_xticks(range(len(panel.values)), list(panel.values), parse_math=False)
-    for label in axes.get_xticklabels():
-        label.set(rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.6, len(panel.values) - 0.4)
-
-
-def _draw_bars(axes: Axes, panel: BoxPanel, alpha: float) -> None:
-    """Stack a bar for each significant difference above the boxes, the shortest lowest."""
-    low, high = axes.get_ylim()
-    step = 0.055 * (high - low)
-    names = list(panel.values)
-    last = len(names) - 1
-    height = high
-    for place in range(last - 1, -1, -1):
-        if not panel.p_values.get(names[place], math.nan) < alpha:
-            continue
-        axes.plot(
-            [place, place, last, last],
-            [height, height + 0.3 * step, height + 0.3 * step, height],
-            color="black",
-            lw=0.9,
-            clip_on=False,
-        )
-        middle = (place + last) / 2
-        axes.text(middle, height + 0.2 * step, "★", ha="center", va="bottom", fontsize=7)
-        height += step
-    axes.set_ylim(low, max(high, height + 0.4 * step))
-
-
-def reliability_grid(models: Mapping[str, PredictionTable], num_bins: int = 10) -> Figure:
-    """Draw the reliability of several models, a panel each.
+class BoundRow(NamedTuple):
+    """Bound and found gradient norm of a path, a value a model.
 
     Args:
-        models: Predictions by model; slides without a label are left out.
-        num_bins: Number of bins of equal width.
-
-    Raises:
-        PredictionError: There is no model, or none of its slides has a label.
+        name: Name of the path.
+        group: Kind of model.
+        bounds: Bound of each model.
+        found: Largest gradient norm found of each model; empty where none was looked for.
     """
-    known = _labelled(models)
-    columns = min(_COLUMNS, len(known))
-    rows = math.ceil(len(known) / columns)
-    figure = new_figure(3.3 * columns, 3.3 * rows + 0.4)
-    for place, (model, table) in enumerate(known.items()):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        draw_reliability(axes, reliability_curve(table.probs, table.labels, num_bins), legend=False)
-        error = adaptive_calibration_error(table.probs, table.labels, num_bins)
-        style_axes(axes, title=plain_words(f"{model}: ACE {error:.3f}"))
-        axes.title.set_fontsize(LABEL_SIZE)
-        axes.set_xlim(np.floor(num_bins / table.num_classes) / num_bins, 1.0)
-        if place % columns == 0:
-            axes.set_ylabel("Accuracy", fontsize=LABEL_SIZE)
-        if place >= len(known) - columns:
-            axes.set_xlabel("Confidence in the predicted class", fontsize=LABEL_SIZE)
-    title = "Reliability of the slides of all folds together, with 95 % intervals"
-    figure.suptitle(title, fontsize=TITLE_SIZE, x=0.01, ha="left")
+
+    name: str
+    group: str
+    bounds: Sequence[float]
+    found: Sequence[float] = ()
+
+
+def bounds_figure(rows: Sequence[BoundRow], title: str) -> Figure:
+    """Draw the bounds of paths as bars of factors of ten, with the largest gradients found."""
+    figure = new_figure(7.2, 1.4 + 0.42 * len(rows))
+    axes = figure.add_subplot()
+    groups = list(dict.fromkeys(row.group for row in rows))
+    for y, row in enumerate(rows):
+        colour = COLOURS[groups.index(row.group) % len(COLOURS)]
+        axes.plot(row.bounds, [y] * len(row.bounds), "|", color=colour, ms=12, mew=1.2)
+        axes.plot([float(np.mean(row.bounds))], [y], "D", color=colour, ms=5)
+        if row.found:
+            axes.plot(row.found, [y] * len(row.found), ".", color="black", ms=4, alpha=0.7)
+            reach = [max(row.found), min(row.bounds)]
+            axes.plot(reach, [y, y], color=GREY, lw=0.7, ls=":")
+    axes.set_yticks(
+        range(len(rows)),
+        [plain_words(f"{row.group}, {row.name}" if row.group else row.name) for row in rows],
+        fontsize=SMALL_SIZE,
+    )
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xscale("log")
+    for marker, label in (("D", "bound, mean"), ("|", "bound of a model")):
+        axes.plot([], [], marker, color=GREY, label=label)
+    if any(row.found for row in rows):
+        axes.plot([], [], ".", color="black", label="largest gradient found")
+    axes.legend(fontsize=SMALL_SIZE, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    style_axes(axes, title=plain_words(title), x_label="Change of the output per change of input")
     return figure
 
 
-def uncertainty_grid(models: Mapping[str, PredictionTable]) -> Figure:
-    """Draw the uncertainty of correct and wrong predictions of several models, a panel each.
-
-    It is the standard deviation over samples of the probability of the predicted class.
+class Share(NamedTuple):
+    """Number of cases out of all, of a row and a group.
 
     Args:
-        models: Predictions by model, of models that give samples.
-
-    Raises:
-        PredictionError: There is no model, or none of its slides has a label.
+        row: Name of the row.
+        group: Name of the column.
+        cases: Number of cases.
+        total: Number of all.
     """
-    known = _labelled(models)
-    columns = min(_COLUMNS, len(known))
-    rows = math.ceil(len(known) / columns)
-    figure = new_figure(3.1 * columns, 4.0 * rows + 0.3)
-    for place, (model, table) in enumerate(known.items()):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        draw_correct_wrong(axes, table, "std")
-        style_axes(axes, title=plain_words(model))
-        axes.title.set_fontsize(LABEL_SIZE)
-        if place % columns == 0:
-            axes.set_ylabel("Standard deviation of the\npredicted class", fontsize=LABEL_SIZE)
-        axes.tick_params(axis="x", labelsize=LABEL_SIZE, length=0)
-    title = "Uncertainty of correct and wrong predictions"
-    figure.suptitle(title, fontsize=TITLE_SIZE, x=0.01, ha="left")
-    return figure
+
+    row: str
+    group: str
+    cases: int
+    total: int
 
 
-def _labelled(models: Mapping[str, PredictionTable]) -> dict[str, PredictionTable]:
-    known = {model: table.labelled() for model, table in models.items()}
-    known = {model: table for model, table in known.items() if len(table)}
-    if not known:
-        raise PredictionError(
-            "Expected predictions of slides with a label to draw, but got none. Add labels."
+def shares_figure(shares: Sequence[Share], title: str) -> Figure:
+    """Draw a grid of shares: rows and groups, the number of cases in each cell."""
+    rows = list(dict.fromkeys(share.row for share in shares))
+    groups = list(dict.fromkeys(share.group for share in shares))
+    values = np.full((len(rows), len(groups)), np.nan)
+    figure = new_figure(3.2 + 1.1 * len(groups), 1.2 + 0.28 * len(rows))
+    axes = figure.add_subplot()
+    for share in shares:
+        place = rows.index(share.row), groups.index(share.group)
+        if share.total:
+            values[place] = share.cases / share.total
+        axes.text(
+            place[1],
+            place[0],
+            f"{share.cases} / {share.total}",
+            ha="center",
+            va="center",
+            fontsize=SMALL_SIZE,
+            color="white" if share.cases > 0.55 * max(1, share.total) else "black",
         )
-    return known
+    axes.imshow(values, cmap="Reds", vmin=0, vmax=1, aspect="auto")
+    axes.set_yticks(range(len(rows)), [plain_words(row) for row in rows], fontsize=SMALL_SIZE)
+    axes.set_xticks(range(len(groups)), [plain_words(group) for group in groups])
+    style_axes(axes, title=plain_words(title))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return figure
