@@ -235,7 +235,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, final)
     except OSError as error:
-        if error.filename is None:  # a full disk says no name
+        if error.errno is not None and error.filename is None:  # a full disk says no name
             error.filename = str(final)
         raise
     finally:
