@@ -130,6 +130,8 @@ def stop_mps() -> None:
 def main() -> None:
     """Make the features, run the study, and report."""
     began = time.perf_counter()
+    # A shell starts what runs in the background deaf to interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cohort")
     parser.add_argument("--labels", type=Path, required=True)

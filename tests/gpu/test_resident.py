@@ -5,6 +5,7 @@ import torch
 from sgpmil.bags import BagDataset, PackedStore, pack_bags
 from sgpmil.errors import BagError
 from sgpmil.gpu.resident import DeviceSource, fits_on_device, on_device
+from sgpmil.training.fold import bags_near
 
 CPU = torch.device("cpu")
 
@@ -68,3 +69,10 @@ def test_bags_on_a_gpu(bags, tmp_path):
         for ours, theirs in zip(moved, source, strict=True):
             assert ours.features.is_cuda
             assert torch.equal(ours.features.cpu().float(), theirs.features.float())
+
+
+def test_bags_that_are_on_the_device_stay_there_however_full_it_is(bags, monkeypatch):
+    moved = on_device(bags, CPU)
+    monkeypatch.setattr("sgpmil.gpu.resident.fits_on_device", lambda *_: False)
+    assert bags_near(moved, torch.device("cuda")) is moved
+    assert not isinstance(bags_near(bags, torch.device("cuda")).source, DeviceSource)

@@ -111,6 +111,13 @@ def test_pooled_raw_shows_the_size_of_slides():
     assert row_of(rows, "uniform", "pooled_raw").auc > 0.8
 
 
+def test_chosen_scores_and_scopes_are_those_of_the_whole():
+    test, validation = instance_table(8), instance_table(8, seed=3)
+    whole = localisation(test, validation)
+    (row,) = localisation(test, validation, scores=("attention",), scopes=("per_slide",))
+    assert row == row_of(whole, "attention", "per_slide")
+
+
 def test_without_validation_slides():
     for row in localisation(instance_table(8)):
         values = (row.threshold, row.balanced_accuracy, row.accuracy, row.f1)

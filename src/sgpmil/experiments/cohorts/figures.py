@@ -13,7 +13,7 @@ from sgpmil.experiments.cohorts.cohort import Row
 from sgpmil.experiments.cohorts.measures import LOCALISED
 from sgpmil.experiments.cohorts.plan import CohortPlan
 from sgpmil.experiments.cohorts.published import PUBLISHED_SLIDES
-from sgpmil.experiments.cohorts.tables import ALPHA, StudyResults, metric_title
+from sgpmil.experiments.cohorts.tables import ALPHA, StudyResults, counted_folds, metric_title
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.model_study_figures import (
     BoxPanel,
@@ -33,11 +33,13 @@ def write_figures(plan: CohortPlan, results: StudyResults) -> list[Path]:
     """
     folder = plan.out / "figures"
     figures = {
-        "slides.png": box_figure(_panels(results, localised=False), _title(results, "slides"))
+        "slides.png": box_figure(
+            _panels(results, localised=False), _title(results, "slides"), alpha=ALPHA
+        )
     }
     if results.has_instances:
         panels = _panels(results, localised=True)
-        figures["instances.png"] = box_figure(panels, _title(results, "instances"))
+        figures["instances.png"] = box_figure(panels, _title(results, "instances"), alpha=ALPHA)
     tables = pooled_predictions(plan, results.rows)
     if tables:
         figures["reliability.png"] = reliability_grid(
@@ -98,4 +100,4 @@ def _published(results: StudyResults, position: int) -> dict[str, float]:
 
 
 def _title(results: StudyResults, what: str) -> str:
-    return f"{results.cohort.title}, {what}: {results.planned} folds or seeds (α = {ALPHA:g})"
+    return f"{results.cohort.title}, {what}: {counted_folds(results)}"

@@ -126,7 +126,7 @@ def measure(
         validation = None if validation is None else labeller.label(validation).table
     found = measure_fold(test, tested.name)
     localised: dict[str, float] = {}
-    if found.instance is not None and found.instance.num_bags:
+    if found.instance is not None:
         (row,) = localisation(
             test,
             validation,
@@ -135,7 +135,8 @@ def measure(
             scores=("attention",),
             scopes=("per_slide",),
         )
-        localised = {name: getattr(row, name) for name in LOCALISED}
+        if row.num_slides:  # positive by the cohort's classes
+            localised = {name: getattr(row, name) for name in LOCALISED}
     return MeasuredFold(
         fold=tested.name,
         slides=dict(found.slide.values),

@@ -209,13 +209,17 @@ class CohortPlan:
     def _bags_fingerprint(self) -> str:
         return self.data.bags.fingerprint()
 
-    def jobs(self) -> list[CohortJob]:
+    def jobs(self, *, side_by_side: bool = True) -> list[CohortJob]:
         """Make the jobs that are not done yet: fold by fold, in each the longest first.
 
-        So that a study that is stopped has the same folds of all models. On a GPU, folds of models
-        whose steps are recorded are trained side by side in one process, which is the fastest.
+        So that a study that is stopped has the same folds of all models.
+
+        Args:
+            side_by_side: On a GPU, whether folds of models whose steps are recorded are trained
+                side by side in one process, which is the fastest on one machine.
         """
-        device = compute_device(self.device)
+        # The device that is asked for may be on another machine.
+        device = compute_device(self.device if side_by_side else "auto")
         bags, first = self.data.bags, self.data.folds[0]
         sizes = dict(zip(bags.slide_ids, bags.num_instances, strict=True))
         recorded = recorded_rows([r.row for r in self.runs], bags.feature_dim, self.cohort)
@@ -223,7 +227,8 @@ class CohortPlan:
         for run in self.runs:
             todo = [fold for fold in self.folds if not self.is_finished(run, fold)]
             (_, one) = fold_seconds(run.row, self.cohort, first, sizes, device.type, self.epochs)
-            if device.type == "cuda" and len(todo) > 1 and run.row.name in recorded:
+            is_recorded = device.type == "cuda" and run.row.name in recorded
+            if side_by_side and is_recorded and len(todo) > 1:
                 made.append((0, one * len(todo), CohortJob(run, tuple(todo))))
             else:
                 order = {fold: i for i, fold in enumerate(self.folds)}
@@ -240,7 +245,7 @@ def plan_cohort(options: CohortOptions) -> CohortPlan:
     """
     cohort = find_cohort(options.cohort)
     rows = choose_rows(options.model)
-    if not options.on.startswith("ray"):
+    if options.is_local:
         compute_device(options.device)  # once, not in every job
     annotations = options.with_regions.open_annotations()
     if not options.features.exists():

@@ -53,7 +53,7 @@ def train_cohort(
             for run in plan.runs:
                 for folder in (run.path(plan.out), (plan.out / MEASURES / run.name)):
                     shutil.rmtree(folder, ignore_errors=True)
-        jobs = plan.jobs()
+        jobs = plan.jobs(side_by_side=options.is_local)
         total = len(plan.runs) * len(plan.folds)
         num_left = sum(len(job.folds) for job in jobs)
         with progress_bar(

@@ -131,7 +131,7 @@ def results_markdown(results: StudyResults, notes: Sequence[str] = ()) -> str:
     parts = [
         f"# {cohort.title}"
         + ("" if results.beside_paper else ", rehearsed on synthetic embeddings"),
-        f"Mean ± standard deviation over {_folds(results)}{beside}. "
+        f"Mean ± standard deviation over {counted_folds(results)}{beside}. "
         f"★: {results.reference.title} is better, one-sided paired t-test across folds, "
         f"p < {ALPHA:g}, as in the paper; comparison/ has corrected and adjusted tests. ACC is "
         "balanced accuracy.",
@@ -189,7 +189,8 @@ def _values_text(
     return (" ".join(f"{key}={_exact(value)}" for key, value in values.items()),)
 
 
-def _folds(results: StudyResults) -> str:
+def counted_folds(results: StudyResults) -> str:
+    """Return the number of folds, or seeds, of each row in words."""
     if len(results.cohort.seeds) > 1:
         return counted(results.planned, "seed")
     return counted(results.planned, "fold")
