@@ -9,7 +9,7 @@ from sgpmil.scaleout.search import Dimension
     [
         ("1e-5..1e-2:log", Dimension("k", 1e-5, 1e-2, is_log=True)),
         ("-1..2.5", Dimension("k", -1.0, 2.5)),
-        ("1..8", Dimension("k", 1, 8, is_whole=True)),
+        ("1..8", Dimension("k", 1.0, 8.0, is_whole=True)),
         ("16,32", Dimension("k", choices=(16, 32))),
         ("1e-4, rbf, true", Dimension("k", choices=(1e-4, "rbf", True))),
         ("[8],[16, 8]", Dimension("k", choices=([8], [16, 8]))),
