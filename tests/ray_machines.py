@@ -1,6 +1,7 @@
 """A Ray cluster of two machines of one core each, for all tests, and the loss of a third one."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,7 +26,9 @@ def started_cluster():
     head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE}
     found = Cluster(initialize_head=True, head_node_args=head)
     found.add_node(num_cpus=1, object_store_memory=STORE)
+    on_termination = signal.getsignal(signal.SIGTERM)
     ray.init(found.address, log_to_driver=False, logging_level="error")
+    signal.signal(signal.SIGTERM, on_termination)  # Ray sets its own, for all later tests
     yield found
     ray.shutdown()
     found.shutdown()
