@@ -347,6 +347,7 @@ def test_a_verdict_that_was_begun_is_not_lost(browser, address):
         assert page.get_by_label("Note").input_value() == "begun"
         page.keyboard.press("n")
         visit.until("!document.title.startsWith('s2')")
+        visit.wait_for_tiles()  # a page that is not yet open hears no key
         page.keyboard.press("Escape")
         page.locator("a.slide-link", has_text="s2").click()
         page.get_by_role("tab", name="Verdict").click()
