@@ -12,7 +12,14 @@ from rich.table import Table
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, facts, grid
-from sgpmil.cli.studies import ablations, lipschitz_study, stability, stress
+from sgpmil.cli.studies import (
+    ablations,
+    lipschitz_study,
+    report_errors,
+    show_runs,
+    stability,
+    stress,
+)
 from sgpmil.experiments.bench import BenchOptions, BenchResult, bench_models
 from sgpmil.experiments.cohorts.checks import CohortCheck, check_cohort
 from sgpmil.experiments.cohorts.cohort import COHORTS
@@ -28,7 +35,7 @@ from sgpmil.experiments.compare_models import (
     plan_comparison,
     time_epochs,
 )
-from sgpmil.experiments.jobs import StudyPlan, unfinished
+from sgpmil.experiments.jobs import StudyPlan
 from sgpmil.experiments.mnist_rows import ROWS
 from sgpmil.experiments.mnist_study import MnistOptions, compare_on_mnist, plan_mnist
 from sgpmil.experiments.mnist_table import (
@@ -56,7 +63,6 @@ from sgpmil.experiments.uncertainty_table import (
     write_tables,
 )
 from sgpmil.notebook import counted
-from sgpmil.options import as_flags
 
 app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
 
@@ -139,7 +145,7 @@ def models(options: CompareModelsOptions) -> None:
         typer.echo("Interrupted. Run the command again to continue.", err=True)
         raise typer.Exit(130) from None
     _show_table(options.out, jobs)
-    _report(errors)
+    report_errors(errors)
 
 
 @app.command("uncertainty")
@@ -162,12 +168,7 @@ def uncertainty(options: UncertaintyOptions) -> None:
     """
     jobs = plan_uncertainty(options)
     if options.dry_run:
-        todo = {
-            file.key for file in unfinished([j.file for j in jobs], options.out, overwrite=True)
-        }
-        for job in jobs:
-            console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
-        console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+        show_runs(jobs, options.out)
         return
     console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
     try:
@@ -177,7 +178,7 @@ def uncertainty(options: UncertaintyOptions) -> None:
         typer.echo("Interrupted. Run the command again to continue.", err=True)
         raise typer.Exit(130) from None
     _show_uncertainty(options, jobs)
-    _report(errors)
+    report_errors(errors)
 
 
 @app.command("mnist")
@@ -196,11 +197,7 @@ def mnist(options: MnistOptions) -> None:
     """
     jobs = plan_mnist(options)
     if options.dry_run:
-        files = [job.file for job in jobs]
-        todo = {file.key for file in unfinished(files, options.out, overwrite=True)}
-        for job in jobs:
-            console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
-        console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+        show_runs(jobs, options.out)
         return
     console.print(f"{counted(len(jobs), 'run')} into {options.out}.")
     try:
@@ -210,7 +207,7 @@ def mnist(options: MnistOptions) -> None:
         typer.echo("Interrupted. Run the command again to continue.", err=True)
         raise typer.Exit(130) from None
     _show_mnist(options)
-    _report(errors)
+    report_errors(errors)
 
 
 def _show_mnist(options: MnistOptions) -> None:
@@ -260,7 +257,7 @@ def cohort(options: CohortOptions) -> None:
         typer.echo("Interrupted. Run the command again to continue.", err=True)
         raise typer.Exit(130) from None
     _show_cohort(plan, options)
-    _report(errors)
+    report_errors(errors)
 
 
 def _show_cohort(plan: CohortPlan, options: CohortOptions) -> None:
@@ -359,7 +356,7 @@ def _time(options: CompareModelsOptions, jobs: list[Job]) -> None:
     grid("Seconds an epoch", ("data set", "model", "s/epoch"), rows)
     if StudyPlan.read(options.out).jobs:
         _show_table(options.out, jobs)
-    _report({f"{f.data_set}/{f.model}": f.error for f in timed if f.error is not None})
+    report_errors({f"{f.data_set}/{f.model}": f.error for f in timed if f.error is not None})
 
 
 def _show_table(out: Path, jobs: list[Job]) -> None:
@@ -390,13 +387,3 @@ def _print_fitting(title: str, header: Sequence[str], rows: Sequence[Sequence[st
         if Measurement.get(place, unbound, table).maximum <= place.width:
             break
     place.print(table)
-
-
-def _report(errors: dict[str, str]) -> None:
-    """Name the jobs that failed, and say so in the exit code."""
-    if not errors:
-        return
-    typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
-    for job, error in errors.items():
-        typer.echo(as_flags(f"  {job}: {error}"), err=True)
-    raise typer.Exit(1)

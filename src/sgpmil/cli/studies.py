@@ -47,6 +47,7 @@ from sgpmil.experiments.stress_study import (
     plan_stress,
 )
 from sgpmil.experiments.stress_table import write_stress_tables
+from sgpmil.experiments.study import FiledJob
 from sgpmil.experiments.uncertainty_study import parse_seeds
 from sgpmil.notebook import counted
 from sgpmil.options import as_flags
@@ -120,12 +121,18 @@ def _study(
     _end(options.out, _show_tables(options, jobs, write), errors, is_stopped=stopped)
 
 
-def _show_plan(options: DesignStudyOptions, jobs: Sequence[DesignJob]) -> None:
-    """List the runs, and estimate their time from the finished ones of the same kind."""
-    todo = {file.key for file in unfinished([j.file for j in jobs], options.out, overwrite=True)}
+def show_runs(jobs: Sequence[FiledJob], out: Path) -> set[str]:
+    """List the runs of a study; return the keys of those that are to do."""
+    todo = {file.key for file in unfinished([job.file for job in jobs], out, overwrite=True)}
     for job in jobs:
         console.print(f"{job.file.key}{'' if job.file.key in todo else ' (done)'}")
-    console.print(f"{len(todo)} of {len(jobs)} runs to do, into {options.out}.")
+    console.print(f"{len(todo)} of {len(jobs)} runs to do, into {out}.")
+    return todo
+
+
+def _show_plan(options: DesignStudyOptions, jobs: Sequence[DesignJob]) -> None:
+    """List the runs, and estimate their time from the finished ones of the same kind."""
+    todo = show_runs(jobs, options.out)
     finished = read_scored(options.out)
     left = [job for job in jobs if job.file.key in todo]
     known = [_seconds_like(job, finished) for job in left]
@@ -248,8 +255,14 @@ def _end(
     if is_stopped:
         typer.echo("Interrupted. Run the command again to continue.", err=True)
         raise typer.Exit(130)
-    if errors:
-        typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
-        for job, error in errors.items():
-            typer.echo(as_flags(f"  {job}: {error}"), err=True)
-        raise typer.Exit(1)
+    report_errors(errors)
+
+
+def report_errors(errors: Mapping[str, str]) -> None:
+    """Name the runs that failed, and say so in the exit code."""
+    if not errors:
+        return
+    typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
+    for job, error in errors.items():
+        typer.echo(as_flags(f"  {job}: {error}"), err=True)
+    raise typer.Exit(1)

@@ -6,7 +6,6 @@ The command ``sgpmil experiment models`` calls `compare_models`, or with ``timin
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.experiments.jobs import is_done
 from sgpmil.experiments.model_study import (
     Timed,
     choose_models,
@@ -15,7 +14,7 @@ from sgpmil.experiments.model_study import (
     plan_timing,
     time_models,
 )
-from sgpmil.experiments.study import Job, count_job, run_jobs
+from sgpmil.experiments.study import Job, count_job, job_errors, run_jobs
 from sgpmil.processes import compute_device
 from sgpmil.progress import progress_bar
 from sgpmil.scaleout.executors import PlaceOptions
@@ -98,8 +97,7 @@ def compare_models(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 def time_epochs(

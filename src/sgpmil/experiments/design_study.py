@@ -14,7 +14,7 @@ from typing import Any
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.summary import evaluate
 from sgpmil.experiments.jobs import JobFile, is_done, read_result
-from sgpmil.experiments.study import run_jobs
+from sgpmil.experiments.study import job_errors, run_jobs
 from sgpmil.experiments.uncertainty_designs import Design, Trained, train_design
 from sgpmil.experiments.uncertainty_sets import UncertaintySet, content_digest
 from sgpmil.processes import compute_device
@@ -156,8 +156,7 @@ def run_designs(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 class _TrainAndScore:

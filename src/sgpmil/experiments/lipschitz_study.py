@@ -20,7 +20,7 @@ from sgpmil.experiments.ablation_study import AblationOptions, choose_ablation_s
 from sgpmil.experiments.design_study import DesignJob, DesignStudyOptions, plan_designs
 from sgpmil.experiments.jobs import is_done, read_result
 from sgpmil.experiments.seed_spreads import csv_text, markdown_table
-from sgpmil.experiments.study import run_jobs
+from sgpmil.experiments.study import job_errors, run_jobs
 from sgpmil.experiments.uncertainty_designs import Design, train_design
 from sgpmil.experiments.uncertainty_study import parse_seeds
 from sgpmil.report.figures.canvas import save_figure
@@ -107,8 +107,7 @@ def compare_lipschitz(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 class _TrainAndBound:

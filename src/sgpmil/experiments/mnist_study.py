@@ -24,7 +24,7 @@ from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.ranking import auroc
-from sgpmil.experiments.jobs import JobFile, is_done
+from sgpmil.experiments.jobs import JobFile
 from sgpmil.experiments.mnist_deal import (
     DealtBags,
     HeldOut,
@@ -34,7 +34,7 @@ from sgpmil.experiments.mnist_deal import (
     fetch_mnist,
 )
 from sgpmil.experiments.mnist_rows import choose_rows, own_row, with_rates
-from sgpmil.experiments.study import run_jobs
+from sgpmil.experiments.study import job_errors, run_jobs
 from sgpmil.experiments.uncertainty_designs import Design
 from sgpmil.experiments.uncertainty_study import parse_seeds
 from sgpmil.gpu.resident import where_it_fits
@@ -207,8 +207,7 @@ def compare_on_mnist(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 class _TrainAndMeasure:

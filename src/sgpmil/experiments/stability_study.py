@@ -20,7 +20,7 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.ablation_designs import PAPER_TRAINING
 from sgpmil.experiments.jobs import JobFile, is_done, read_result
-from sgpmil.experiments.study import run_jobs, sentence
+from sgpmil.experiments.study import job_errors, run_jobs, sentence
 from sgpmil.gp.prior import set_lengthscale
 from sgpmil.models.contract import MILModel
 from sgpmil.models.sgpmil import SGPMIL
@@ -214,8 +214,7 @@ def measure_stability(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 class _TrainAndJudge:

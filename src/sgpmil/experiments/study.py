@@ -28,7 +28,7 @@ from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.errors import RunFolderError, SettingsError, SgpmilError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.summary import evaluate
-from sgpmil.experiments.jobs import JobFile, StudyPlan, unfinished
+from sgpmil.experiments.jobs import JobFile, StudyPlan, is_done, unfinished
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import resolve_settings
 from sgpmil.processes import compute_device
@@ -229,6 +229,12 @@ def run_jobs(
             raise RunFolderError(f"Could not write to {out}: {error}.") from error
         lost = {"status": "failed", "error": "Its result is gone."}
         return [file.read(out) or lost for file in files]
+
+
+def job_errors(jobs: Sequence[FiledJob], results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the error of each job that failed, by the job's key."""
+    pairs = zip(jobs, results, strict=True)
+    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
 
 
 def count_job(bar: ProgressBar, job: str, error: str | None) -> None:

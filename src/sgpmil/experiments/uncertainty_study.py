@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.errors import BagError, SettingsError
-from sgpmil.experiments.jobs import JobFile, is_done
-from sgpmil.experiments.study import run_jobs
+from sgpmil.experiments.jobs import JobFile
+from sgpmil.experiments.study import job_errors, run_jobs
 from sgpmil.experiments.uncertainty_designs import (
     DESIGNS,
     Design,
@@ -255,8 +255,7 @@ def compare_uncertainty(
         overwrite=options.overwrite,
         progress=show_progress,
     )
-    pairs = zip(jobs, results, strict=True)
-    return {job.file.key: found["error"] for job, found in pairs if not is_done(found)}
+    return job_errors(jobs, results)
 
 
 class _TrainAndMeasure:
