@@ -51,7 +51,11 @@ received = []
 
 @command(StainOptions, arguments=["slide"], lists=["classes"], names={"is_dark": "dark"})
 def stain(options, loud: bool = False):
-    """Stain a slide."""
+    """Stain a slide.
+
+    It is washed, dried and
+    covered.
+    """
     received.append((options, loud))
 
 
@@ -88,7 +92,9 @@ def test_what_is_not_an_option_is_refused():
 
 
 def test_the_help_is_the_docstring_of_the_options():
-    text = " ".join(call("--help").output.split())
+    shown = call("--help").output
+    assert "It is washed, dried and covered." in shown  # on a line of its own
+    text = " ".join(shown.split())
     assert "Stain a slide." in text
     assert "Table of labels." in text
     assert "The dye, for --dark." in text

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import wraps
-from inspect import Parameter, Signature, get_annotations, signature
+from inspect import Parameter, Signature, cleandoc, get_annotations, signature
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -85,10 +85,16 @@ def command(
         # typer reads both.
         called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__doc__ = "\n\n".join(paragraphs(function))
         del called.__wrapped__
         return called
 
     return decorate
+
+
+def paragraphs(function: Callable[..., None]) -> list[str]:
+    """Return the paragraphs of a docstring as one line each, for terminals of any width."""
+    return [" ".join(text.split()) for text in cleandoc(function.__doc__ or "").split("\n\n")]
 
 
 def _parameter(

@@ -11,7 +11,6 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from inspect import cleandoc
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import sgpmil
+from sgpmil.cli.commands import paragraphs
 from sgpmil.errors import SgpmilError
 from sgpmil.options import as_flags
 from sgpmil.processes import repeat_lost_interrupts
@@ -65,9 +65,9 @@ def _load(name: str) -> Any:
     found = getattr(module, "app" if name == "experiment" else name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
-    _, *more = cleandoc(found.__doc__ or "").split("\n\n")
+    _, *more = paragraphs(found)
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    alone.command(name, help="\n\n".join([line, *(" ".join(text.split()) for text in more)]))(found)
+    alone.command(name, help="\n\n".join([line, *more]))(found)
     return typer.main.get_command(alone)
 
 
