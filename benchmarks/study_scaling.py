@@ -113,7 +113,8 @@ def hours(seconds: float) -> str:
 
 def table() -> None:
     """Print the tables of studies."""
-    print("| study | jobs | longest job |" + "".join(f" {w} GPU |" for w in WORKERS) + " share busy |")
+    columns = "".join(f" {workers} GPU |" for workers in WORKERS)
+    print(f"| study | jobs | longest job |{columns} share busy |")
     print("|---|---|---|" + "---|" * (len(WORKERS) + 1))
     for name, cohort in COHORTS.items():
         jobs, size = study_jobs(name)
@@ -129,7 +130,8 @@ def table() -> None:
         for _, speed in NETWORKS:
             costs = replace(COSTS, store_bytes=speed)
             found_here: ScaledStudy = scale_study(jobs, 64, feature_bytes=size, costs=costs)
-            cells.append(f" {hours(found_here.seconds)}, {hours(found_here.reading)} of it reading |")
+            whole, reading = hours(found_here.seconds), hours(found_here.reading)
+            cells.append(f" {whole}, {reading} of it reading |")
         print(f"| {cohort.title} |{''.join(cells)}")
 
 
