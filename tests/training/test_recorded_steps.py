@@ -302,7 +302,7 @@ class TorchAdam(AdamStep):
     """Stands for `AdamStep` where there is no GPU: torch's own step, once its table is filled."""
 
     def __init__(self, optimiser, rates, clip, halves):
-        self.optimiser, self.clip = optimiser, clip
+        self.optimiser, self.clip, self.halves = optimiser, clip, halves
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def table(self):
@@ -313,12 +313,18 @@ class TorchAdam(AdamStep):
 
     def launch(self, table):
         if table.item():
+            for parameter, half in self.halves.items():
+                parameter.grad = half.grad.to(parameter.dtype)
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
             self.optimiser.step()
+            for parameter, half in self.halves.items():
+                half.detach().copy_(parameter)
         self.forget_gradients()  # a recording writes them anew
 
     def forget_gradients(self):
         self.optimiser.zero_grad()
+        for half in self.halves.values():
+            half.grad = None
 
 
 @pytest.fixture
@@ -350,6 +356,20 @@ def test_steps_of_bags_of_one_size_train_as_plain_ones(name, equal_bags, rehears
     # The loss of DGR-MIL gains terms after the warm-up, and is recorded again.
     assert recorded._recorder.begun == (1 if name == "dgrmil" else 0)
     assert {key[1] for key in recorded._recorded} == {4 * ONE_SIZE, 2 * ONE_SIZE}  # nothing fills
+
+
+@pytest.mark.parametrize("name", ["transmil", "kernel-attention"])
+def test_steps_of_one_size_in_half_precision_train_as_plain_ones(name, equal_bags, rehearsed):
+    settings = TrainingSettings(precision="bf16", learning_rate=5e-3, bags_per_step=4)
+    _, plain = trained(of_one_size(name), equal_bags, settings, "cpu")
+    expected = one_size_epochs(plain, lambda: plain_one_size_epoch(plain, equal_bags))
+    _, steps = trained(of_one_size(name), equal_bags, settings, "cpu")
+    recorded = recorded_steps(steps, on_device(equal_bags, torch.device("cpu")))
+    assert recorded._halves.by_parameter
+    batches = PackedBatches(equal_bags, ONE_SIZE_GROUPS)
+    found = one_size_epochs(steps, lambda: recorded.epoch(batches))
+    assert torch.allclose(found.float(), expected.float(), atol=1e-2)
+    assert found[-1] < 0.8 * found[0]
 
 
 def test_a_step_that_cannot_be_recorded_is_computed(equal_bags, rehearsed):

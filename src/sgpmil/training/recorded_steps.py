@@ -208,25 +208,25 @@ class RecordedSteps:
         static, table = numbers.clone(), adam.table()
 
         def step() -> Tensor:
-            loss = self._compute(plan, static)
+            with self._halves.in_use():
+                loss = self._compute(plan, static)
             adam.launch(table)
             return loss
 
         # A table of zeros moves no weights; models whose bags are recorded also keep statistics.
         before = None if self._is_filled else TrainingState(self.steps)
-        with self._halves.in_use():
-            with self._recorder.aside():
-                step()
-            if before is not None:
-                before.restore()
-            adam.forget_gradients()  # those of each recording are its own
-            try:
-                recording = self._recorder.record(step)
-            except RuntimeError as error:
-                if self._is_filled or isinstance(error, torch.OutOfMemoryError):
-                    raise
-                _LOG.info("Steps are not recorded: %s", error)
-                raise NotRecordableError from error
+        with self._recorder.aside():
+            step()
+        if before is not None:
+            before.restore()
+        adam.forget_gradients()  # those of each recording are its own
+        try:
+            recording = self._recorder.record(step)
+        except RuntimeError as error:
+            if self._is_filled or isinstance(error, torch.OutOfMemoryError):
+                raise
+            _LOG.info("Steps are not recorded: %s", error)
+            raise NotRecordableError from error
         adam.fill(table)
         adam.forget_gradients()
         return _Step(recording, static, table)
