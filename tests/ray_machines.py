@@ -24,14 +24,23 @@ def started_cluster():
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so
     by_value(__name__)
     head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE}
-    found = Cluster(initialize_head=True, head_node_args=head)
-    found.add_node(num_cpus=1, object_store_memory=STORE)
-    on_termination = signal.getsignal(signal.SIGTERM)
-    ray.init(found.address, log_to_driver=False, logging_level="error")
-    signal.signal(signal.SIGTERM, on_termination)  # Ray sets its own, for all later tests
+    with _own_signals():
+        found = Cluster(initialize_head=True, head_node_args=head)
+        found.add_node(num_cpus=1, object_store_memory=STORE)
+        ray.init(found.address, log_to_driver=False, logging_level="error")
     yield found
     ray.shutdown()
     found.shutdown()
+
+
+@contextmanager
+def _own_signals():
+    """Undo what Ray sets for SIGTERM with every machine: later tests send it."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def by_value(module):
@@ -49,7 +58,8 @@ def losing_a_machine(cluster, folder):
     """
     import ray
 
-    lost = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    with _own_signals():
+        lost = cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
     def lose():
         wait_until((folder / "waits").exists)
