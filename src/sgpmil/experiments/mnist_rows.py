@@ -105,23 +105,23 @@ ROWS = {
     for row in (
         # Features are pixels, and the network needs them side by side.
         MnistRow("sgpmil", "sgpmil", "SGPMIL", settings={"feature_dropout": 0.0}),
-        MnistRow("sgpmil-points", "sgpmil", "SGPMIL", settings={"preset": "points"}),
-        MnistRow("sgpmil-paper", "sgpmil", "SGPMIL", settings={"preset": "paper"}),
-        MnistRow("sgpmil-released", "sgpmil", "SGPMIL", settings={"preset": "released"}),
-        MnistRow("abmil", "abmil", "ABMIL"),
+        MnistRow("sgpmil-points", "sgpmil", "SGPMIL", rate=2e-4, settings={"preset": "points"}),
+        MnistRow("sgpmil-paper", "sgpmil", "SGPMIL", rate=2e-4, settings={"preset": "paper"}),
+        MnistRow("sgpmil-released", "sgpmil", "SGPMIL", rate=2e-4, settings={"preset": "released"}),
+        MnistRow("abmil", "abmil", "ABMIL", rate=2e-4),
         MnistRow("abmil-deep", "abmil", "ABMIL", settings={"preset": "deep"}),
-        MnistRow("clam-sb", "clam-sb", "CLAM"),
-        MnistRow("clam-mb", "clam-mb", "CLAM"),
+        MnistRow("clam-sb", "clam-sb", "CLAM", rate=2e-4),
+        MnistRow("clam-mb", "clam-mb", "CLAM", rate=2e-4),
         MnistRow("dsmil", "dsmil"),
-        MnistRow("transmil", "transmil", "TransMIL"),
+        MnistRow("transmil", "transmil", "TransMIL", rate=1e-3),
         MnistRow("dgrmil", "dgrmil", "DGRMIL"),
         # Images of a bag have no place among each other.
-        MnistRow("bayesmil", "bayesmil", "BayesMIL", settings={"spatial": False}),
+        MnistRow("bayesmil", "bayesmil", "BayesMIL", rate=1e-3, settings={"spatial": False}),
         # It standardises over the bags of a step, and needs many.
         MnistRow("mixmil", "mixmil", rate=1e-3, training={"bags_per_step": 64, "epochs": 40}),
-        MnistRow("agp", "agp", "AGP"),
+        MnistRow("agp", "agp", "AGP", rate=2e-4),
         MnistRow("kernel-attention", "kernel-attention"),
-        MnistRow("max-pool", "max-pool"),
+        MnistRow("max-pool", "max-pool", rate=2e-4),
         MnistRow("mean-pool", "mean-pool"),
     )
 }
