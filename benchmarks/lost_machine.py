@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 DATED = ("predictions.parquet", "provenance.json")
 """Files that say when and where they were made."""
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--slides", type=int, default=200)
     given = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    torch.set_num_threads(1)  # as a job of one core has: more threads sum in another order
 
     import sgpmil
     from sgpmil.phantoms.folder import PhantomOptions, draw_phantoms
@@ -108,18 +110,20 @@ def main() -> None:
     with TemporaryDirectory() as name:
         place = Path(name)
         draw_phantoms(
-            PhantomOptions(place / "phantoms", num_slides=given.slides, size=(1536, 1152))
+            PhantomOptions(out=place / "phantoms", num_slides=given.slides, size=(1536, 1152))
         )
 
         def extract(**where: Any) -> None:
-            extract_folder(ExtractOptions(place / "phantoms/slides", patch_size=224, **where))
+            extract_folder(
+                ExtractOptions(slides=place / "phantoms/slides", patch_size=224, **where)
+            )
 
         compare("extraction", extract, place, "*features_*/*.h5", given.slides)
 
         features = next((place / "extraction-here").rglob("features_*"))
         rng = np.random.default_rng(0)
         bags = sgpmil.read_bags(features)
-        arrays = [rng.normal(size=(20, bags.in_dim)) + i % 2 for i in range(20)]
+        arrays = [rng.normal(size=(20, bags.feature_dim)) + i % 2 for i in range(20)]
         train = sgpmil.BagDataset.from_arrays(arrays, [i % 2 for i in range(20)])
         model = place / "fold"
         sgpmil.fit(train, model="sgpmil", training={"epochs": 1, "device": "cpu"}, folder=model)
