@@ -13,6 +13,8 @@ The flow is the layout, a room a step::
     runs         a run on disk: folds, checkpoints, predictions, provenance
     explanation  predictions become maps, key patches and prototypes
     report       predictions and explanations become figures and pages
+    viewer       a web page to look through slides with their maps
+    scaleout     the same jobs on several machines
     experiments  recipes, the demo, studies, the bench
     cli          the command line
 

@@ -93,6 +93,8 @@ def test_wrong_arrays():
         BagDataset.from_arrays([])
     with pytest.raises(BagError, match="1 more than once: 'a'"):
         BagDataset.from_arrays([np.ones((1, 2))] * 2, slide_ids=["a", "a"])
+    with pytest.raises(BagError, match=r"shape \(2,\) \('bag-0'\). Give a list of bags"):
+        BagDataset.from_arrays(list(np.ones((5, 2))))  # one bag, not a list of one
 
 
 def test_subset_keeps_the_order_given(dataset):

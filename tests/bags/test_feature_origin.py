@@ -34,6 +34,21 @@ def test_what_bags_state_is_collected_wherever_they_are(tmp_path, features, writ
             FeatureOrigin((), (20.0,), (512,)),
             "patches of 512 pixels at level 0, where training had 256 (another patch size, or",
         ),
+        (
+            FeatureOrigin(("uni-v1",), (), (256,)),
+            FeatureOrigin(("UNI_v1",), (), (512,)),
+            "patches of 512 pixels at level 0",
+        ),
+        (
+            FeatureOrigin(("a",), (), (256,)),
+            FeatureOrigin(("b",), (), (512,)),
+            "encoder b, where training had a; patches of 512 pixels at level 0",
+        ),
+        (
+            FeatureOrigin((), (20.0,), (256,)),
+            FeatureOrigin((), (40.0,), (512,)),
+            "instances at 40×, where training had 20×",
+        ),
     ],
 )
 def test_only_what_both_state_is_compared(trained, other, said):

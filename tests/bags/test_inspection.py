@@ -25,8 +25,8 @@ def test_good_folder(tmp_path, features, write_trident):
     assert found.patch_sizes == (512,)
     assert found.num_slides == 4
     assert found.instances == InstanceCounts(1, 2.5, 4, 10)
-    assert found.has_coords
-    assert not found.has_instance_labels
+    assert found.num_with_coords == found.num_usable > 0
+    assert found.num_with_instance_labels == 0
     assert found.class_counts == (ClassCount("normal", 1, 1), ClassCount("tumor", 3, 3))
 
 
@@ -56,7 +56,7 @@ def test_nothing_usable(tmp_path, write_trident):
     write_trident(tmp_path / "a.h5", np.zeros((0, 4), "float32"))
     found = inspect_folder(tmp_path)
     assert found.instances == InstanceCounts(0, 0.0, 0, 0)
-    assert not found.has_coords
+    assert found.num_usable == found.num_with_coords == 0
     assert found.class_counts == ()
 
 
@@ -77,7 +77,7 @@ def test_colon(shared_data):
     labels = read_labels(shared_data / "colon" / "labels.csv")
     found = inspect_folder(shared_data / "colon", labels)
     assert found.is_ready
-    assert found.has_instance_labels
+    assert found.num_with_instance_labels == found.num_usable > 0
     assert [(count.name, count.num_slides) for count in found.class_counts] == [
         ("no_epithelium", 34),
         ("epithelium", 36),

@@ -48,6 +48,8 @@ def test_classes_raise_no_doubt(labels, column):
         ([f"{n / 7:.3f}" for n in range(4)], "score", "4 different numbers .*regression"),
         ([f"patient {n}" for n in range(12)], "label", "12 different texts for 12 .*names"),
         (of_each([f"type {n}" for n in range(21)], 50), "label", "21 different texts"),
+        (["Tumor", "normal", "tumor"], "label", "'Tumor' and 'tumor' differ in capitals"),
+        (["low grade", "low  grade"], "label", "'low grade' and 'low  grade' differ"),
     ],
 )
 def test_what_is_no_class_is_told(labels, column, expected):

@@ -49,7 +49,7 @@ class StainOptions(SharedOptions):
 received = []
 
 
-@command(StainOptions, arguments=["slide"], lists=["classes"], names={"is_dark": "dark"})
+@command(StainOptions, arguments=["slide"], lists=["classes"], names={"is_dark": "dark,black"})
 def stain(options, loud: bool = False):
     """Stain a slide.
 
@@ -73,6 +73,8 @@ def test_options_have_the_values_of_the_shell_and_else_their_defaults():
         *("--only", "c", "--rounds", "3", "--dark", "--no-draw", "--labels", "x.csv", "--loud"),
     )
     assert given.exit_code == 0, given.output
+    assert call("a.svs", "--black").exit_code == 0
+    assert received.pop() == (StainOptions(slide="a.svs", is_dark=True), False)
     expected = StainOptions(
         slide=Path("a.svs"),
         classes=("normal", "tumor"),

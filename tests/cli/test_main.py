@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -74,14 +75,23 @@ def test_interrupt_exits_130(sgpmil, monkeypatch, tmp_path):
     assert "--resume" in err
 
 
-def test_full_disk_is_one_sentence(sgpmil, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(28, os.strerror(28), "runs/x")
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "The disk is full (runs/x). Free some space and run the command again."),
+        (errno.EEXIST, "Expected a folder, but runs/x is a file (File exists)."),
+        (errno.EACCES, "may read and write, but got 'Permission denied' (runs/x). Choose another"),
+        (errno.EIO, "The system could not open or write runs/x: Input/output error."),
+    ],
+)
+def test_an_error_of_the_system_is_one_sentence(sgpmil, monkeypatch, number, said):
+    def fail(*arguments, **options):
+        raise OSError(number, os.strerror(number), "runs/x")
 
-    monkeypatch.setattr(main, "app", full)
+    monkeypatch.setattr(main, "app", fail)
     code, _, err = sgpmil("demo")
     assert code == 2
-    assert "No space left on device: runs/x" in err
+    assert said in " ".join(err.split())
 
 
 def test_python_m_sgpmil():

@@ -46,7 +46,7 @@ def test_the_classes_with_most_errors_come_first():
     assert lines["wrong"] == "3 of 12: c 2 of 4, a 1 of 4"
     assert lines["quadratic kappa"] == f"{cohen_kappa_score(labels, said, weights='quadratic'):.3f}"
     assert lines["error of grades"] == f"{5 / 12:.3f}"
-    assert lines["uncertainty"] == "too few errors to judge it: 3 wrong, 10 needed"
+    assert lines["uncertainty"] == "too few errors to judge it: 3 wrong, 6 needed"
 
 
 @pytest.mark.parametrize(("num_wrong", "verdict"), [(4, "no fault shown"), (14, "a fault")])

@@ -40,6 +40,11 @@ def alone(model, bag):
     return output.logits[0].double().numpy(), output
 
 
+def test_arrays_are_no_bags(unchecked_shapes):
+    with pytest.raises(PredictionError, match=r"bags to predict, but got ndarray. Make them with"):
+        predict(model_of("abmil"), [np.ones((4, 3))])
+
+
 @pytest.mark.parametrize("name", ["sgpmil", "abmil"])
 def test_is_mean_and_standard_deviation_over_the_samples(name):
     model = model_of(name, num_classes=3, **({"preset": "points"} if name == "sgpmil" else {}))

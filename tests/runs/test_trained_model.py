@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import sgpmil
+from sgpmil.bags.feature_origin import FeatureOrigin
 from sgpmil.bags.splits import make_kfold
 from sgpmil.errors import CheckpointError, PredictionError
 from sgpmil.evaluation.ensemble import mixture
-from sgpmil.models import build_model, load_model
+from sgpmil.models import build_model, load_model, save_model
 from sgpmil.models.prevalence import ClassShares
 from sgpmil.runs.trained_model import TrainedModel
 from sgpmil.training.cross_validation import cross_validate
@@ -50,6 +51,18 @@ def test_the_folds_of_a_run_and_one_fold_are_used_alike(place):
     np.testing.assert_allclose(first.predict(bags).probs, tables[0].probs, atol=1e-7)
     # As any sequence of models.
     np.testing.assert_allclose(sgpmil.predict(both, bags).probs, both.predict(bags).probs)
+
+
+def test_the_encoder_of_the_training_features_is_known(place, tmp_path):
+    assert sgpmil.load(place / "run").encoders == ()  # the files say none
+    folder = tmp_path / "run"
+    shutil.copytree(place / "run", folder)
+    for fold, name in (("fold-0", "uni_v1"), ("fold-1", "virchow")):
+        model, info = load_model(folder / fold)
+        model.origin = FeatureOrigin((name,))
+        save_model(model, folder / fold / "checkpoint.safetensors", details=info.details)
+    assert sgpmil.load(folder).encoders == ("uni_v1", "virchow")
+    assert sgpmil.load(folder / "fold-1").encoders == ("virchow",)
 
 
 def test_bags_without_a_data_set_are_predicted_too(place):

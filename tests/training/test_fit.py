@@ -8,6 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.errors import (
+    BagError,
     LabelError,
     RunFolderError,
     SettingsError,
@@ -250,6 +251,14 @@ def test_a_resumed_run_concludes_the_same(tmp_path, conclusions):
 def test_an_unknown_model_setting_is_refused():
     with pytest.raises(SettingsError, match="num_inducing"):
         fit(toy_bags(4), model_settings={"num_inducin": 3}, training=quick())
+
+
+@pytest.mark.parametrize("given", ["features", [np.ones((2, 4))]])
+def test_what_is_no_data_set_is_refused(unchecked_shapes, given):
+    with pytest.raises(BagError, match=f"BagDataset, but got {type(given).__name__}. Make one"):
+        fit(given, training=quick())
+    with pytest.raises(BagError, match=f"BagDataset, but got {type(given).__name__}. Make one"):
+        fit(toy_bags(4), val=given, training=quick())
 
 
 def unlabelled_bags():

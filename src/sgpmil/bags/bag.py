@@ -271,5 +271,5 @@ def _check_finite(bag: Bag) -> None:
     raise BagError(
         f"Expected finite features in '{bag.slide_id}', but {len(rows)} of "
         f"{bag.num_instances} instances hold NaN or infinity (first: row {int(rows[0])}). "
-        'Extract the slide again, or leave it out (`on_bad="skip"`).'
+        'Extract the slide again, or leave it out (`on_bad="skip"` where bags are read).'
     )

@@ -442,6 +442,20 @@ class BagDataset:
         return [position[slide_id] for slide_id in slide_ids]
 
 
+def require_dataset(bags: object) -> None:
+    """Refuse what is no data set.
+
+    Raises:
+        BagError: It is something else, such as a folder or a list of arrays.
+    """
+    if not isinstance(bags, BagDataset):
+        raise BagError(
+            f"Expected bags as a BagDataset, but got {type(bags).__name__}. Make one with "
+            "sgpmil.read_bags(folder, labels=...) or "
+            "sgpmil.BagDataset.from_arrays(arrays, labels)."
+        )
+
+
 def content_of(digest: str) -> str:
     """Return the part of a slide's digest that is of its features alone."""
     return digest.partition("-")[0]

@@ -57,10 +57,16 @@ class FeatureOrigin:
         """Say what other bags have and these do not; empty where nothing speaks against them.
 
         Only what both state can be compared. A side in level-0 pixels also differs where the
-        slides were scanned at another magnification, so that alone is no proof.
+        magnification does, so it is named only where that is not. Spellings of one
+        encoder (``UNI-v1``, ``uni_v1``) are the same.
         """
+        known = {_spelling(name) for name in self.encoders}
         pairs = (
-            ("encoder {}", self.encoders, other.encoders),
+            (
+                "encoder {}",
+                self.encoders,
+                [name for name in other.encoders if _spelling(name) not in known],
+            ),
             (
                 "instances at {}",
                 [f"{value:g}×" for value in self.magnifications],
@@ -73,7 +79,8 @@ class FeatureOrigin:
             if old and new and not set(new) <= set(old)
         ]
         sides, others = set(self.patch_sizes), set(other.patch_sizes)
-        if sides and others and not found and not others <= sides:
+        magnified = any(one.startswith("instances") for one in found)
+        if sides and others and not magnified and not others <= sides:
             new, old = (" and ".join(map(str, sorted(one))) for one in (others, sides))
             found.append(
                 f"patches of {new} pixels at level 0, where training had {old} (another patch "
@@ -103,6 +110,10 @@ class FeatureOrigin:
             )
         except (TypeError, ValueError):
             return FeatureOrigin()
+
+
+def _spelling(encoder: str) -> str:
+    return encoder.lower().replace("-", "_")
 
 
 def other_features(trained: Iterable[FeatureOrigin], bags: BagDataset) -> str:

@@ -73,8 +73,9 @@ class Inspection:
         empty: Slides without instances.
         unreadable: Slides whose files are damaged.
         non_finite: Slides with NaN or infinity.
-        has_coords: Whether every usable slide has coordinates.
-        has_instance_labels: Whether every usable slide has instance labels.
+        num_usable: Number of usable slides.
+        num_with_coords: Number of usable slides with coordinates.
+        num_with_instance_labels: Number of usable slides with instance labels.
         class_counts: Numbers of usable slides and patients of each class, where labels are known.
         num_folds: Number of folds that are to be made.
         columns: Columns that the labels were read from, in a few words; empty where not of a table.
@@ -96,8 +97,9 @@ class Inspection:
     empty: tuple[str, ...]
     unreadable: tuple[UnreadableSlide, ...]
     non_finite: tuple[str, ...]
-    has_coords: bool
-    has_instance_labels: bool
+    num_usable: int
+    num_with_coords: int
+    num_with_instance_labels: int
     class_counts: tuple[ClassCount, ...]
     num_folds: int = 5
     columns: str = ""
@@ -201,8 +203,9 @@ def inspect_folder(
         empty=tuple(empty),
         unreadable=tuple(unreadable),
         non_finite=tuple(non_finite),
-        has_coords=bool(headers) and all(h.has_coords for h in headers),
-        has_instance_labels=bool(headers) and all(h.has_instance_labels for h in headers),
+        num_usable=len(headers),
+        num_with_coords=sum(h.has_coords for h in headers),
+        num_with_instance_labels=sum(h.has_instance_labels for h in headers),
         class_counts=() if target is None else _class_counts(found, patients, target),
         num_folds=num_folds,
         columns="" if labels is None else labels.columns,

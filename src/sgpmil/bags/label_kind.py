@@ -49,7 +49,8 @@ def doubt_of_classes(labels: Sequence[str], column: str = "") -> str:
     """Say why labels do not look like classes; empty where they do.
 
     They do not where there are more than twenty different ones, or more than five of which most
-    have fewer than four slides, or where they are fractions or numbers in a column of times.
+    have fewer than four slides, or where they are fractions or numbers in a column of times, or
+    where two differ in capitals or spaces alone.
 
     Args:
         labels: The label of each slide, by `plain_numbers`.
@@ -61,6 +62,11 @@ def doubt_of_classes(labels: Sequence[str], column: str = "") -> str:
         >>> doubt_of_classes([str(40 + n) for n in range(30)], "age")
         '30 different numbers for 30 slides look like a measurement (regression)'
     """
+    spellings: dict[str, str] = {}
+    for label in dict.fromkeys(labels):
+        other = spellings.setdefault(" ".join(label.casefold().split()), label)
+        if other != label:
+            return f"'{other}' and '{label}' differ in capitals or spaces alone"
     different = len(set(labels))
     values = _numbers(labels)
     key = re.sub(r"[\s\-.]+", "_", column.casefold())

@@ -122,7 +122,12 @@ def _in_order(
 def _memory_bag(
     array: Any, slide_id: str, coords: Any, instance_labels: Any, patch_size: int | None
 ) -> Bag:
-    where = Path(slide_id)
+    where, shape = Path(slide_id), np.shape(array)
+    if len(shape) != 2 and shape != (0,) and not (len(shape) == 3 and shape[0] == 1):
+        raise BagError(
+            f"Expected each bag as an array of shape (instances, features), but got shape "
+            f"{tuple(shape)} ('{slide_id}'). Give a list of bags, an array each."
+        )
     features = as_features(array if isinstance(array, Tensor) else np.asarray(array), where)
     count = features.shape[0]
     return Bag(

@@ -30,7 +30,7 @@ def inspect(options: InspectOptions) -> None:
     Example: sgpmil inspect embeddings --labels labels.csv
     """
     found = inspect_bags(options, show_progress=True)
-    counts, has_labels = found.instances, options.labels is not None
+    counts, has_labels = found.instances, options.labels is not None or bool(found.class_counts)
     facts(
         str(options.features),
         [
@@ -39,8 +39,8 @@ def inspect(options: InspectOptions) -> None:
             ("feature dimension", _joined(found.feature_dims)),
             ("magnification", _joined([f"{m:g}×" for m in found.magnifications])),
             ("patch side, level 0", _joined([f"{side} px" for side in found.patch_sizes])),
-            ("coordinates", "yes" if found.has_coords else "not in every slide"),
-            ("instance labels", "yes" if found.has_instance_labels else "not in every slide"),
+            ("coordinates", _some(found.num_with_coords, found.num_usable)),
+            ("instance labels", _some(found.num_with_instance_labels, found.num_usable)),
             ("slides", f"{found.num_slides:,}"),
             (
                 "instances a slide",
@@ -59,7 +59,7 @@ def inspect(options: InspectOptions) -> None:
         ],
     )
     if found.is_ready:
-        console.print(f"Ready to train: {_train_command(options)}")
+        console.print(f"Ready to train: {_train_command(options, has_labels)}")
         return
     if len(found.feature_dims) > 1:
         console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
@@ -107,10 +107,14 @@ def _too_few(found: Inspection, options: InspectOptions) -> str:
     )
 
 
-def _train_command(options: InspectOptions) -> str:
-    """Return the command that trains on what was inspected, with the options that were given."""
+def _train_command(options: InspectOptions, stored: bool = False) -> str:
+    """Return the command that trains on what was inspected, with the options that were given.
+
+    Labels are named unless they are stored with the bags.
+    """
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    values["labels"] = options.labels or "LABELS"
+    if not (stored and options.labels is None):
+        values["labels"] = options.labels or "LABELS"
     order, folds = values.pop("order"), values.pop("folds")
     words = ["sgpmil", "train"]
     for name in sorted(values, key=lambda name: name not in ("features", "labels")):
@@ -167,6 +171,11 @@ def splits(options: SplitOptions) -> None:
 
 def _joined(values: Sequence[object]) -> str:
     return ", ".join(str(value) for value in values) or "not stated"
+
+
+def _some(count: int, total: int) -> str:
+    """Say how many slides have something."""
+    return "yes" if 0 < count == total else f"in {count:,} of {total:,} slides" if count else "none"
 
 
 def _named(names: Sequence[str], is_known: bool = True) -> str:

@@ -29,13 +29,14 @@ def command(
         options: The dataclass. The function takes it first, then options of its own.
         arguments: Fields that are given by position.
         lists: Fields of several values that are given as one text, separated by commas.
-        names: Names of options that differ from the field's.
+        names: Names of options that differ from the field's; further ones after commas.
         texts: Descriptions that differ from the field's.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(options)
-        option_of = {name: f"--{(names or {}).get(name, name).replace('_', '-')}" for name in hints}
+        spelt = {name: (names or {}).get(name, name).replace("_", "-").split(",") for name in hints}
+        option_of = {name: f"--{known[0]}" for name, known in spelt.items()}
         described = {
             name: re.sub(r"``(.+?)``", lambda found: option_of.get(found[1], found[1]), text)
             for name, text in {**options.descriptions(), **(texts or {})}.items()
@@ -57,6 +58,7 @@ def command(
                 str | None if field.name in lists else _shell_type(hints[field.name]),
                 described.get(field.name, ""),
                 option_of[field.name],
+                [f"--{other}" for other in spelt[field.name][1:]],
                 is_argument=field.name in arguments,
             )
             for field in ordered
@@ -98,7 +100,13 @@ def paragraphs(function: Callable[..., None]) -> list[str]:
 
 
 def _parameter(
-    field: "Field[Any]", kind: Any, text: str, option: str, *, is_argument: bool
+    field: "Field[Any]",
+    kind: Any,
+    text: str,
+    option: str,
+    others: Sequence[str],
+    *,
+    is_argument: bool,
 ) -> Parameter:
     has_default = field.default is not MISSING or field.default_factory is not MISSING
     default: Any = field.default if field.default is not MISSING else None
@@ -109,7 +117,9 @@ def _parameter(
         how: Any = typer.Argument(help=text)
     else:
         how = typer.Option(
-            f"{option}/--no-{option[2:]}" if kind is bool and default is True else option, help=text
+            f"{option}/--no-{option[2:]}" if kind is bool and default is True else option,
+            *others,
+            help=text,
         )
     return Parameter(
         field.name,

@@ -53,7 +53,7 @@ class DemoOptions(Options):
     overwrite: bool = False
 
 
-@command(DemoOptions, texts={"model": f"Model: {MODEL_NAMES}."})
+@command(DemoOptions, names={"run": "run,out"}, texts={"model": f"Model: {MODEL_NAMES}."})
 def demo(options: DemoOptions) -> None:
     """Run the whole flow once.
 

@@ -5,6 +5,7 @@ shows the traceback. Options may be written with dashes or underscores. A comman
 it runs, so that ``sgpmil --help`` answers at once.
 """
 
+import errno
 import os
 import sys
 import unicodedata
@@ -132,7 +133,21 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if debug:
             raise
-        _stop(f"{error.strerror or error}: {error.filename or 'a file'}.", 2)
+        _stop(_sentence(error), 2)
+
+
+def _sentence(error: OSError) -> str:
+    where, why = error.filename or "a file", error.strerror or error
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return f"Expected a folder, but {where} is a file ({why}). Choose another place."
+    if isinstance(error, PermissionError):
+        return (
+            f"Expected a place that this user may read and write, but got '{why}' ({where}). "
+            "Choose another folder, or change the permissions."
+        )
+    if error.errno == errno.ENOSPC:
+        return f"The disk is full ({where}). Free some space and run the command again."
+    return f"The system could not open or write {where}: {why}."
 
 
 def _dashed(argument: str) -> str:

@@ -52,7 +52,8 @@ def _print_explanation(done: WrittenExplanation, run: Path) -> None:
     failed = [slide for slide in done.slides if slide.status == "failed"]
     for slide in failed:
         console.print(f"{slide.slide_id}: {slide.reason}", style="red")
-    console.print(f"Next: sgpmil report {shlex.quote(str(run))}")
+    again = " --overwrite" if (run / "report.html").exists() else ""
+    console.print(f"Next: sgpmil report {shlex.quote(str(run))}{again}")
     if failed:
         raise typer.Exit(1)
 

@@ -26,4 +26,5 @@ def view(options: ViewOptions) -> None:
 
     Example: sgpmil view runs/latest --slides slides
     """
+    console.print("Reading the run …")
     serve(options, lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))

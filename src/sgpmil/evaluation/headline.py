@@ -10,15 +10,11 @@ from sgpmil.evaluation.calibration import calibrated_ece
 from sgpmil.evaluation.metrics import METRICS
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
+from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.evaluation.uncertainty.decisions import DecisionMetrics
-from sgpmil.evaluation.uncertainty.measures import UNCERTAINTY_MEASURES, UncertaintyMeasure
+from sgpmil.evaluation.uncertainty.error_detection import error_detection, least_errors
+from sgpmil.evaluation.uncertainty.measures import UncertaintyMeasure
 from sgpmil.notebook import counted
-
-MIN_ERRORS = 10
-"""Wrong slides below which nothing is said of whether uncertainty finds errors.
-
-With w errors among many slides, an error AUROC of .8 has a standard error of about .27 / √w (Hanley
-and McNeil): with 10 errors its interval is .63 to .97, with 5 it is .56 to 1."""
 
 _MEASURE: UncertaintyMeasure = "entropy"
 
@@ -58,7 +54,7 @@ def headline(
     lines += [(name, _metric(assessment, key)) for key, name in _METRIC_NAMES.items()]
     lines += [
         ("calibration", _calibration(assessment, known)),
-        ("uncertainty", _uncertainty(assessment)),
+        ("uncertainty", _uncertainty(known)),
         ("temperature, sets", _fitted(assessment)),
         *(() if decisions is None else _decisions(decisions)),
         ("AUC of patches", _patches(assessment)),
@@ -116,16 +112,16 @@ def _calibration(assessment: Assessment, tests: Sequence[PredictionTable]) -> st
     return f"ECE {found:.3f}; {low:.3f}–{high:.3f} if calibrated: {verdict}"
 
 
-def _uncertainty(assessment: Assessment) -> str:
-    wrong = sum(fold.num_wrong for fold in assessment.uncertainty.folds)
-    right = sum(fold.num_slides for fold in assessment.uncertainty.folds) - wrong
-    if min(wrong, right) < MIN_ERRORS:
-        rare, what = (wrong, "wrong") if wrong <= right else (right, "right")
-        return f"too few errors to judge it: {rare} {what}, {MIN_ERRORS} needed"
-    found = assessment.uncertainty.pooled[UNCERTAINTY_MEASURES.index(_MEASURE)]
-    p = found.groups.p_value
-    chance = "" if math.isnan(p) else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    return f"errors are less certain in {found.error_auroc:.0%} of pairs ({_MEASURE}{chance})"
+def _uncertainty(tests: Sequence[PredictionTable]) -> str:
+    found = error_detection(pooled_table(tests), _MEASURE)
+    if not found.is_known:
+        rare, what = min((found.num_wrong, "wrong"), (found.num_right, "right"))
+        return f"too few errors to judge it: {rare} {what}, {least_errors(found.level)} needed"
+    verdict = ": may be chance" if found.low <= 0.5 <= found.high else ""
+    return (
+        f"errors less certain in {found.area:.0%} of pairs "
+        f"[{found.low * 100:.0f}–{found.high:.0%}]{verdict}"
+    )
 
 
 def _fitted(assessment: Assessment) -> str:

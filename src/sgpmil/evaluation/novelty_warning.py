@@ -53,7 +53,7 @@ def most_unlike(unlike: Sequence[Prediction]) -> list[Prediction]:
 def novelty_sentence(
     worst: Sequence[Prediction], num_unlike: int, num_slides: int, num_training: int
 ) -> str:
-    """Say how many slides are unlike the training slides; empty without any.
+    """Say how many slides are unlike the training slides; empty where chance makes as many.
 
     Args:
         worst: Those that are named (`most_unlike`).
@@ -61,9 +61,9 @@ def novelty_sentence(
         num_slides: Number of slides.
         num_training: Number of training slides that the p-values come from.
     """
-    if not num_unlike:
-        return ""
     level = unlike_level(num_training)
+    if num_unlike <= level * num_slides:
+        return ""
     named = ", ".join(f"{p.slide_id} ({p.novel_share:.0%} of its patches)" for p in worst)
     more = "" if num_unlike == len(worst) else f" and {num_unlike - len(worst)} more"
     return (

@@ -345,6 +345,11 @@ def _groups(bags: Iterable[Bag], max_instances: int) -> Iterator[list[Bag]]:
     group: list[Bag] = []
     count = 0
     for bag in bags:
+        if not isinstance(bag, Bag):
+            raise PredictionError(
+                f"Expected a BagDataset or bags to predict, but got {type(bag).__name__}. Make "
+                "them with sgpmil.read_bags(folder) or sgpmil.BagDataset.from_arrays(arrays)."
+            )
         if group and count + bag.num_instances > max_instances:
             yield group
             group, count = [], 0

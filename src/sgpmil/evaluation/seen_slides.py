@@ -57,8 +57,8 @@ def without_seen(
         return table
     if len(known) == len(table):
         raise PredictionError(
-            f"Expected slides that the model has not seen, but all {text}. Predict other slides, "
-            "or measure these with `keep_seen=True`."
+            f"Expected slides that the model has not seen, but {text}, so none is left. "
+            "Predict other slides, or measure these with `keep_seen=True`."
         )
     warnings.warn(
         f"{text}: left out. `keep_seen=True` measures them, too.",

@@ -396,7 +396,7 @@ def prototype_model(fold: TestedFold) -> SGPMIL:
     """
     if fold.checkpoint is None:
         raise ExplanationError(
-            "There are no prototypes: the model of these predictions is unknown."
+            "There are no prototypes: the model of these predictions is unknown. Name it (`model`)."
         )
     model, _ = load_model(fold.checkpoint)
     if not isinstance(model, SGPMIL):

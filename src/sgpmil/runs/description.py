@@ -177,7 +177,7 @@ def refuse_other_settings(
     if slides:
         raise RunFolderError(
             f"Expected the slides of the run {folder} to resume it, but of their labels and "
-            f"features {slides}. Put them back, choose another folder, or replace the run with "
+            f"files {slides}. Put them back, choose another folder, or replace the run with "
             "`overwrite=True`."
         )
     old, new = {**_BEFORE, **_flat(before)}, {**_BEFORE, **_flat(_as_json(settings))}

@@ -506,7 +506,8 @@ def _missing(names: Sequence[str], needed: Sequence[str], where: str) -> Predict
     missing = ", ".join(name for name in needed if name not in names)
     return PredictionError(
         f"Expected the columns slide_id, label (or Y) and p_0 to p_{{C-1}} in {where}, or those of "
-        f"slideflow or STAMP, but {missing} is missing from {', '.join(names)}. Add it."
+        f"slideflow or STAMP, but there are {', '.join(names)} without {missing}. "
+        "Add what is missing."
     )
 
 

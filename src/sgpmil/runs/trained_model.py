@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset, content_of
+from sgpmil.bags.feature_origin import FeatureOrigin
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import Target
 from sgpmil.errors import CheckpointError, PredictionError
@@ -252,7 +253,8 @@ def load(
         tuple(info for _, info in pairs),
         names,
         str(source),
-        seen=seen_by(place),
+        FeatureOrigin.joined(network.origin for network, _ in pairs).encoders,
+        seen_by(place),
     )
 
 

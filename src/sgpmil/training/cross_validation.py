@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.dataset import BagDataset, require_dataset
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold, check_folds
 from sgpmil.bags.target import ClassTarget
@@ -170,6 +170,7 @@ def cross_validate(
         RunFolderError: The run exists already or cannot be written.
         TrainingError: A fold could not be trained.
     """
+    require_dataset(bags)
     if resume and overwrite:
         raise SettingsError("Expected resume or overwrite of a run, but got both.")
     if folds_at_once is not None and not 1 <= folds_at_once <= MOST_AT_ONCE:

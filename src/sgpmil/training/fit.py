@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
-from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.dataset import BagDataset, require_dataset
 from sgpmil.bags.feature_origin import FeatureOrigin
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import Target
@@ -88,6 +88,8 @@ def fit(
         CheckpointError: The checkpoint to resume from is damaged or of another model.
         RunFolderError: The folder cannot be written.
     """
+    for bags in (train, *(() if val is None else (val,))):
+        require_dataset(bags)
     settings = resolve_training(model, training)
     fabric = start_fabric(settings.device, devices=devices, num_nodes=num_nodes, strategy=strategy)
     work = partial(

@@ -56,11 +56,11 @@ def test_other_features_under_the_names_of_the_same_slides_are_said():
 
     def note(one, other):
         notes = compare({"a": run_with(*one), "b": run_with(*other)}).notes
-        return next((n for n in notes if "other features" in n), "")
+        return next((n for n in notes if "other files of features" in n), "")
 
     assert note(("d", 0, "uni"), ("d", 1, "uni")) == ""
     changed = note(("d", 0, "uni"), ("e", 1, "uni"))
-    assert "60 slides of 'b' (the data may have changed in between" in changed
+    assert "60 slides of 'b' (other data, or the same in another format" in changed
     assert "(uni and resnet;" in note(("d", 0, "uni"), ("e", 1, "resnet"))
 
 

@@ -84,7 +84,12 @@ def test_a_reference_that_is_worse_is_said(runs):
     assert not found.is_marked("ours", "auc")
     assert found.is_behind("ours", "auc")
     assert found.is_behind("ours", "nll")
-    assert "ours is better than clam in AUC, NLL." in found.verdicts
+    p_values = {t.metric: t.reverse_holm for t in found.tests if t.run == "ours"}
+    shown = "; ".join(
+        f"{name} (p {f'= {p:.2g}' if p >= 0.001 else '< 0.001'})"
+        for name, p in (("AUC", p_values["auc"]), ("NLL", p_values["nll"]))
+    )
+    assert f"ours is better than clam in {shown}." in found.verdicts
     # The same test as of the runs in the other order, adjusted for as many runs.
     alone = compare({name: runs[name] for name in ("clam", "ours")}, metrics=["auc"])
     other = compare({name: runs[name] for name in ("ours", "clam")}, metrics=["auc"])

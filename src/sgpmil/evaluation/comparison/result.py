@@ -140,11 +140,22 @@ class Comparison:
         """Who is significantly better than whom, in either direction, a sentence each."""
         said = []
         for run in self.runs[1:]:
-            pairs = ((self.is_marked, self.reference, run), (self.is_behind, run, self.reference))
-            for is_better, first, second in pairs:
-                names = [get_metric(name).name for name in self.metrics if is_better(run, name)]
-                if names:
-                    said.append(f"{first} is better than {second} in {', '.join(names)}.")
+            for first, second, reverse in (
+                (self.reference, run, False),
+                (run, self.reference, True),
+            ):
+                p_values = {
+                    test.metric: test.reverse_holm if reverse else test.marking_holm
+                    for test in self.tests
+                    if test.run == run
+                }
+                better = [
+                    f"{get_metric(name).name} ({_p_value(p_values[name])})"
+                    for name in self.metrics
+                    if p_values.get(name, 1.0) < self.alpha
+                ]
+                if better:
+                    said.append(f"{first} is better than {second} in {'; '.join(better)}.")
         if self.tests and not said:
             others = self.runs[1] if len(self.runs) == 2 else "any other run"
             said.append(
@@ -268,6 +279,10 @@ def _other_training(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
     )
 
 
+def _p_value(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
 def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
     """Say which runs have other features under the names of the same slides."""
     (reference, reference_folds), *others = runs.items()
@@ -286,7 +301,7 @@ def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
             why = (
                 f"{encoders[0]} and {encoders[1]}"
                 if all(encoders) and encoders[0] != encoders[1]
-                else "the data may have changed in between"
+                else "other data, or the same in another format"
             )
             said.append(
                 f"{counted(len(slides), 'slide')} of '{run}' ({why}; {listed(sorted(slides))})"
@@ -294,7 +309,7 @@ def _other_data(runs: Mapping[str, Sequence[FoldPredictions]]) -> str:
     if not said:
         return ""
     return (
-        f"Test slides of the same names have other features than in '{reference}': "
+        f"Test slides of the same names have other files of features than in '{reference}': "
         f"{'; '.join(said)}. The comparison is of models and data together."
     )
 

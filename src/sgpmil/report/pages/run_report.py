@@ -358,7 +358,7 @@ def _fold_sizes(material: RunMaterial, facts: RunFacts) -> Table:
         )
         for fold in facts.splits
     )
-    header = ("Fold", "", "Training", "Validation", "Test")
+    header = ("Fold", "State", "Training", "Validation", "Test")
     return Table(header, rows, "Slides of each fold.", num_words=2)
 
 
