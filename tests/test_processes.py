@@ -16,8 +16,10 @@ from sgpmil.processes import (
     compute_device,
     handle_signal,
     hold_interrupts,
+    one_thread,
     repeat_lost_interrupts,
     set_up_worker,
+    threads_for,
 )
 from tests.waiting import HANGS_S
 
@@ -185,3 +187,26 @@ def test_only_the_cores_of_this_process_count(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert available_cores() == 6
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_little_work_takes_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threads_for(1e4):
+            assert torch.get_num_threads() == 1
+        with threads_for(1e12):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,9 @@ except ImportError:  # Windows has no such lock; nothing is guarded there.
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 _REPEAT_AFTER_S = 0.05
+
+_WORTH_THREADS = 1e8
+"""Multiplications of a step from which several threads are faster than one."""
 
 
 class FileLock:
@@ -176,6 +179,31 @@ def available_cores() -> int:
     """Count the cores that this process may use: a container or a job may not use all."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread while the block runs."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_for(multiplications: float | int) -> AbstractContextManager[None]:
+    """Let torch use one thread while a block runs whose steps compute little.
+
+    Threads with little to do wait for each other at each operation: beside other processes, which
+    take their cores, many times longer than they compute.
+
+    Args:
+        multiplications: Multiplications of a step.
+    """
+    return nullcontext() if multiplications >= _WORTH_THREADS else one_thread()
 
 
 def set_up_worker(on_orphaned: Callable[[], None] | None = None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sgpmil.errors import SettingsError
-from sgpmil.scaleout.executors import LocalExecutor, one_thread
+from sgpmil.scaleout.executors import LocalExecutor
 from tests.waiting import HANGS_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -51,17 +51,6 @@ def test_one_process_is_this_one_and_keeps_the_order():
     assert done == [(3, 9), (1, 1), (2, 4)]
     assert running == [[3], [1], [2]]
     assert not multiprocessing.active_children()
-
-
-def test_threads_are_given_back():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_no_process_is_refused():

@@ -26,6 +26,7 @@ from sgpmil.models.contract import MILModel, ModelOutput, Recordable
 from sgpmil.models.likelihood import class_log_odds, log_odds_moments, probabilities
 from sgpmil.models.precision import dense_arithmetic, features_dtype, resolve_precision
 from sgpmil.models.prevalence import Prevalence, expected_shares
+from sgpmil.processes import threads_for
 from sgpmil.shapes import Float
 
 MAX_INSTANCES = {"cpu": 2**15, "cuda": 2**19}
@@ -258,6 +259,10 @@ def _forward(
     device = next(model.parameters()).device
     is_plain = device.type == "cpu" or precision == "64" or model.recordable is not Recordable.STEPS
     with dense_arithmetic(precision, device), contextlib.ExitStack() as standardised:
+        if device.type == "cpu":
+            rows = sum(bag.num_instances for bag in group)
+            weights = sum(one.numel() for one in model.parameters())
+            standardised.enter_context(threads_for(rows * weights))
         novel = None
         if is_plain:
             batch = BagBatch.pack(group).to(device)

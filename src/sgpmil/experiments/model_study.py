@@ -28,9 +28,8 @@ from sgpmil.experiments.classic_mil import CLASSIC_SETS, classic_bags
 from sgpmil.experiments.mnist import mnist_bags
 from sgpmil.experiments.study import Job, StudySet, Variant, load_set, plan_jobs, sentence
 from sgpmil.models.registry import list_models
-from sgpmil.processes import compute_device
+from sgpmil.processes import compute_device, one_thread
 from sgpmil.runs.run import run_lock
-from sgpmil.scaleout.executors import one_thread
 from sgpmil.training.fit import fit
 from sgpmil.training.settings import default_training
 

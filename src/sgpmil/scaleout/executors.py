@@ -6,8 +6,7 @@ in every worker, so that workers keep what jobs share: a data set, a trained mod
 
 import multiprocessing
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -17,7 +16,7 @@ import torch
 from sgpmil.errors import MissingPartError, SettingsError
 from sgpmil.installation import install_command
 from sgpmil.options import Options
-from sgpmil.processes import hold_interrupts, set_up_worker
+from sgpmil.processes import hold_interrupts, one_thread, set_up_worker
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -110,17 +109,6 @@ class LocalExecutor:
             for job in jobs:
                 on_change([RunningJob(job)])
                 on_done(job, run(job))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread while the block runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Worker:

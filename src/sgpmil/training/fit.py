@@ -1,6 +1,7 @@
 """Training of one model on the bags of one fold."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from sgpmil.models.contract import MILModel
 from sgpmil.models.precision import resolve_precision
 from sgpmil.models.prevalence import ClassShares
 from sgpmil.models.registry import ModelLike, build_model
-from sgpmil.processes import compute_device
+from sgpmil.processes import compute_device, threads_for
 from sgpmil.runs.seen_slides import SEEN, write_seen
 from sgpmil.training.batches import sequential_batches
 from sgpmil.training.callbacks import Callback
@@ -146,7 +147,7 @@ def fit_fold(
     val = None if val is None else where_it_fits(val, device)
     place = folder if fabric.is_global_zero else None
     files = FoldFiles(place, settings.seed)
-    with deterministic():
+    with deterministic(), _few_threads(network, train, settings, device):
         sample = _sample(train, settings.seed).to(device)
         network.to(device).initialise(sample, seed=settings.seed)
         # Before training, which leaves it as it is: the sample is at hand.
@@ -187,6 +188,15 @@ def fit_fold(
             if place is None:
                 raise
             raise _cannot_write(place, error) from error
+
+
+def _few_threads(
+    network: MILModel, train: BagDataset, settings: TrainingSettings, device: torch.device
+) -> AbstractContextManager[None]:
+    if device.type != "cpu":
+        return nullcontext()
+    rows = settings.bags_per_step * sum(train.num_instances) / len(train)
+    return threads_for(rows * sum(weights.numel() for weights in network.parameters()))
 
 
 def _cannot_write(place: Path, error: OSError) -> RunFolderError:
