@@ -79,6 +79,7 @@ def test_interrupt_exits_130(sgpmil, monkeypatch, tmp_path):
     ("number", "said"),
     [
         (errno.ENOSPC, "The disk is full (runs/x). Free some space and run the command again."),
+        (errno.EFBIG, "Could not write runs/x (File too large): a limit of this system or user"),
         (errno.EEXIST, "Expected a folder, but runs/x is a file (File exists)."),
         (errno.EACCES, "may read and write, but got 'Permission denied' (runs/x). Choose another"),
         (errno.EIO, "The system could not open or write runs/x: Input/output error."),

@@ -143,7 +143,7 @@ def test_all_slides_trained_on_cannot_be_measured(made, tmp_path):
     new = {"features": trained_slides(made, tmp_path), "labels": None}
     predict_folder(options_of(made, tmp_path / "p", model=place / "run" / "fold-0", **new))
     count = len(folds[0].train)
-    with pytest.raises(PredictionError, match=rf"all {count} of {count} slides .* were trained on"):
+    with pytest.raises(PredictionError, match=rf"but {count} of {count} slides .* were trained on"):
         open_results(tmp_path / "p").load()
 
 

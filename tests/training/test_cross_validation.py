@@ -405,7 +405,7 @@ def test_resume_names_the_slides_that_changed(done):
         for f in FOLDS
     )
     with pytest.raises(
-        RunFolderError, match=r"features 1 changed \('s3'\), 1 is new \('s12'\), 1 is gone"
+        RunFolderError, match=r"files 1 changed \('s3'\), 1 is new \('s12'\), 1 is gone \('s11'\)"
     ):
         run_all(done.folder, resume=True, bags=other, folds=folds)
 

@@ -147,6 +147,11 @@ def _sentence(error: OSError) -> str:
         )
     if error.errno == errno.ENOSPC:
         return f"The disk is full ({where}). Free some space and run the command again."
+    if error.errno in (errno.EDQUOT, errno.EFBIG):
+        return (
+            f"Could not write {where} ({why}): a limit of this system or user is reached. Free "
+            "some space, or write elsewhere, and run the command again."
+        )
     return f"The system could not open or write {where}: {why}."
 
 
