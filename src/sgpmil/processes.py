@@ -24,6 +24,9 @@ except ImportError:  # Windows has no such lock; nothing is guarded there.
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+"""Variables of the environment that number the processes of a training."""
+
 _REPEAT_AFTER_S = 0.05
 
 _WORTH_THREADS = 1e8
@@ -173,6 +176,11 @@ def handle_signal(number: signal.Signals, handler: "SignalHandler") -> Iterator[
         yield
     finally:
         signal.signal(number, before)
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that train together."""
+    return all(os.environ.get(rank, "0") == "0" for rank in _RANKS)
 
 
 def available_cores() -> int:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import BagError, RunFolderError, SettingsError, SplitError
+from sgpmil.errors import BagError, ClusterError, RunFolderError, SettingsError, SplitError
 from sgpmil.evaluation.predictor import predict
 from sgpmil.experiments.recipe import draft_recipe, load_recipe
 from sgpmil.experiments.train import read_data
@@ -156,6 +156,31 @@ def test_what_cannot_be_searched_is_refused(recipe, tmp_path, given, error, mess
     with pytest.raises(error, match=message):
         tune(TuneOptions(**(start | given)))
     assert not (tmp_path / "tuned").exists()
+
+
+def test_a_place_without_room_replaces_no_search(recipe, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from sgpmil.scaleout.ray_cluster import RayExecutor
+
+    def refuse(executor):
+        assert (executor.address, executor.gpus) == ("local", 5)
+        raise ClusterError("Expected a machine.")
+
+    monkeypatch.setattr(RayExecutor, "require_room", refuse)
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned/tune.json").write_text("{}")
+    options = TuneOptions(
+        recipe=recipe,
+        space=("training.epochs=1..3",),
+        out=tmp_path / "tuned",
+        gpus_per_job=5,
+        overwrite=True,
+    )
+    with pytest.raises(ClusterError):
+        tune(options)
+    assert (tmp_path / "tuned/tune.json").exists()
+    with pytest.raises(SettingsError, match="under the same path"):
+        tune(replace(options, shared_folder=False))
 
 
 @pytest.mark.slow

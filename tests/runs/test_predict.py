@@ -14,7 +14,7 @@ from sgpmil.bags import read_bags
 from sgpmil.bags.dataset import content_of
 from sgpmil.bags.feature_origin import FeatureOriginWarning
 from sgpmil.bags.splits import Fold, make_kfold
-from sgpmil.errors import CheckpointError, PredictionError, SettingsError
+from sgpmil.errors import CheckpointError, ClusterError, PredictionError, SettingsError
 from sgpmil.evaluation.ensemble import mixture
 from sgpmil.evaluation.predictor import predict
 from sgpmil.evaluation.seen_slides import SeenSlidesWarning
@@ -24,6 +24,7 @@ from sgpmil.runs.predict import PredictOptions, predict_folder
 from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.results import open_results
 from sgpmil.runs.seen_slides import seen_by
+from sgpmil.scaleout.executors import LocalExecutor
 from sgpmil.training.cross_validation import cross_validate
 
 SMALL = {"hidden_dim": 4, "attention_dim": 3}
@@ -160,6 +161,20 @@ def test_a_checkpoint_without_a_run_has_seen_nothing_that_is_known(made, tmp_pat
         shutil.copyfile(place / "run" / "fold-0" / name, tmp_path / name)
     predict_folder(options_of(made, tmp_path / "p", model=tmp_path / "checkpoint.safetensors"))
     assert {p.seen for p in read_predictions(tmp_path / "p").predictions} == {""}
+
+
+def test_a_place_without_room_replaces_no_predictions(made, tmp_path, monkeypatch):
+    class NoRoom(LocalExecutor):
+        def require_room(self):
+            raise ClusterError("Expected a machine.")
+
+    predict_folder(options_of(made, tmp_path / "p"))
+    before = {path: path.read_bytes() for path in (tmp_path / "p").rglob("*") if path.is_file()}
+    monkeypatch.setattr(PredictOptions, "executor", lambda *_, **__: NoRoom())
+    with pytest.raises(ClusterError):
+        predict_folder(options_of(made, tmp_path / "p", overwrite=True))
+    after = {path: path.read_bytes() for path in (tmp_path / "p").rglob("*") if path.is_file()}
+    assert after == before
 
 
 def test_an_unfinished_run_and_decisions_without_calibration_are_refused(made, tmp_path):

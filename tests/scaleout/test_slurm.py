@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sgpmil.cli.main import run
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
 
@@ -20,12 +21,31 @@ def test_every_task_resumes_its_fold_and_the_last_job_collects():
     assert "#SBATCH --array=0-1" in lines
     assert "#SBATCH --cpus-per-task=4" in lines
     assert "#SBATCH --gpus-per-task=1" in lines
-    assert "#SBATCH --output=runs/a-%a.log" in lines
+    assert "#SBATCH --output=sgpmil-a-%a.log" in lines
     assert "folds=(0 'late fold')" in lines
     command = "exec sgpmil train --features 'my data' --run runs/a --resume"
     assert lines[-1] == f'{command} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"'
     assert "--overwrite" not in text  # a task would delete what another one trains
     assert "gpus" not in slurm_array(ARRAY, ["0"], run=Path("a"))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--on", "ray"], "each train on one device, but got --on"),
+        (["--devices", "2"], "each train on one device"),
+        (["--nodes", "2"], "each train on one device"),
+        (
+            ["--gpus-per-job", "0.25"],
+            "whole GPUs for a task of Slurm (--gpus-per-job), but got 0.25",
+        ),
+    ],
+)
+def test_what_an_array_cannot_do_is_refused(capsys, option, said):
+    with pytest.raises(SystemExit) as stop:
+        run(["train", "--features", "f", "--print-slurm", *option])
+    assert stop.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

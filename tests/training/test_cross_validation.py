@@ -16,6 +16,7 @@ from sgpmil.bags.split_files import write_splits
 from sgpmil.bags.splits import Fold, MissingSlideWarning, SharedCaseWarning
 from sgpmil.errors import (
     BagError,
+    ClusterError,
     LabelError,
     RunFolderError,
     SettingsError,
@@ -67,7 +68,10 @@ PARTS = ("train", "val", "test")
 def run_all(run=None, folds=FOLDS, bags=None, **values):
     options = {
         name: values.pop(name)
-        for name in ("resume", "overwrite", "allow_missing", "only_folds", "on_shared_case")
+        for name in (
+            *("resume", "overwrite", "allow_missing", "only_folds", "on_shared_case"),
+            *("executor", "callbacks", "devices"),
+        )
         if name in values
     }
     return cross_validate(
@@ -85,6 +89,32 @@ def run_all(run=None, folds=FOLDS, bags=None, **values):
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     return run_all(folder)
+
+
+class NoRoom:
+    """A place where no job can run."""
+
+    def require_room(self):
+        raise ClusterError("Expected a machine.")
+
+    def run(self, *_, **__):
+        raise AssertionError("Nothing runs where there is no room.")
+
+
+def test_what_cannot_be_trained_there_replaces_no_run(tmp_path):
+    before = run_all(tmp_path / "run").folder
+    content = files_under(before)
+    for options, error in (
+        ({"executor": NoRoom()}, ClusterError),
+        ({"executor": NoRoom(), "callbacks": [object()]}, SettingsError),
+        ({"devices": 3, "bags_per_step": 2}, SettingsError),
+    ):
+        with pytest.raises(error):
+            run_all(before, overwrite=True, **options)
+        assert files_under(before) == content
+    with pytest.raises(ClusterError):
+        run_all(tmp_path / "new", executor=NoRoom())
+    assert not (tmp_path / "new").exists()
 
 
 def same_tables(one, other):

@@ -13,7 +13,7 @@ import torch
 from sgpmil.errors import SettingsError
 from sgpmil.runs.run import Run
 from sgpmil.training import fabric
-from sgpmil.training.fabric import start_fabric, termination_interrupts
+from sgpmil.training.fabric import launch, start_fabric, termination_interrupts
 
 from .conftest import StopHere, epochs_of, file_weights, stop_after, toy_bags, train
 
@@ -55,6 +55,30 @@ def test_more_devices_than_bags_a_step_are_refused(monkeypatch):
     monkeypatch.setattr("sgpmil.training.fit.start_fabric", lambda *_, **__: several)
     with pytest.raises(SettingsError, match="as many bags a step as devices, but got 2 for 3"):
         train(bags_per_step=2)
+
+
+def test_several_machines_need_the_address_of_the_first(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(SettingsError, match=r"first of 2 machines \(`num_nodes`\).* MASTER_ADDR"):
+        start_fabric("cpu", num_nodes=2)
+
+
+def test_who_waits_for_other_machines_can_be_stopped():
+    def launched(work):
+        heard.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+        return work(fabric)
+
+    def work(_):
+        heard.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+        return "done"
+
+    heard, fabric = [], SimpleNamespace(launch=launched)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert launch(fabric, work, num_nodes=2) == "done"
+    assert heard[0] == (signal.SIG_DFL, signal.SIG_DFL)
+    assert heard[1][0] is before[0]
+    assert callable(heard[1][1])  # a request to terminate is Ctrl-C again
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 # Loggers

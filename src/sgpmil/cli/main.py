@@ -22,7 +22,7 @@ import sgpmil
 from sgpmil.cli.commands import paragraphs
 from sgpmil.errors import SgpmilError
 from sgpmil.options import as_flags
-from sgpmil.processes import repeat_lost_interrupts
+from sgpmil.processes import is_first_process, repeat_lost_interrupts
 
 _INTERRUPTED = 130
 
@@ -169,7 +169,8 @@ def _say_interrupted(given: Sequence[str]) -> None:
         how = " Continue with --resume."
     elif command in ("extract", "phantom", "explain", "predict"):
         how = " Run the command again to continue."
-    _say(f"Interrupted.{how}")
+    if is_first_process():
+        _say(f"Interrupted.{how}")
 
 
 def _leave(*, is_program: bool) -> None:

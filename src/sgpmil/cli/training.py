@@ -1,6 +1,7 @@
 """`sgpmil train` and `init`: commands that train."""
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from sgpmil.bags.splits import Fold
 from sgpmil.bags.target import OrdinalTarget
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, grid, listed, print_summary
+from sgpmil.errors import SettingsError
 from sgpmil.experiments.recipe import Recipe
 from sgpmil.experiments.train import (
     TrainOptions,
@@ -27,6 +29,7 @@ from sgpmil.experiments.tune import TuneOptions, shown_value
 from sgpmil.experiments.tune import tune as tune_recipe
 from sgpmil.notebook import counted
 from sgpmil.options import Options
+from sgpmil.processes import is_first_process
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
 
@@ -55,9 +58,13 @@ def train(
 
     Example: sgpmil train --recipe recipe.yaml --set training.weight-decay=1e-4
     """
+    console.quiet = not is_first_process()
     if print_slurm:
         _print_slurm(options)
         return
+    if options.num_nodes > 1:
+        address = os.environ.get("MASTER_ADDR", "the first of them")
+        console.print(f"Waiting until {options.num_nodes} machines train, at {address}.")
     trained = train_run(options, show_progress=True, on_data=_print_data)
     result, run = trained.result, options.run
     print_summary(
@@ -73,6 +80,16 @@ def train(
 
 
 def _print_slurm(options: TrainOptions) -> None:
+    if not options.is_local or options.devices * options.num_nodes > 1:
+        raise SettingsError(
+            "Expected a job array of folds that each train on one device, but got `on`, `devices` "
+            "or `num_nodes` as well. Leave them out."
+        )
+    if not float(options.gpus_per_job).is_integer():
+        raise SettingsError(
+            f"Expected whole GPUs for a task of Slurm (`gpus_per_job`), but got "
+            f"{options.gpus_per_job:g}. Slurm shares none."
+        )
     recipe = options.load_recipe()
     _, folds = read_data(recipe.data)  # what would fail in every task fails here
     script = slurm_array(
@@ -80,7 +97,7 @@ def _print_slurm(options: TrainOptions) -> None:
         [fold.name for fold in folds],
         run=options.run,
         cpus=max(1, round(options.cpus_per_job)),
-        gpus=round(options.gpus_per_job + 0.49),
+        gpus=int(options.gpus_per_job),
     )
     typer.echo(script, nl=False)
 

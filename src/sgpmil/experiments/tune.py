@@ -139,7 +139,7 @@ def tune(
         ClusterError: The cluster does not answer.
         KeyboardInterrupt: The search was stopped.
     """
-    options.require_ray()
+    options.require_ray(needs_shared_folder=True)
     if options.resume and options.overwrite:
         raise SettingsError("Expected resume or overwrite of a search, but got both.")
     if options.trials < 1:
@@ -154,6 +154,7 @@ def tune(
     metric = _metric(options.metric, bags, folds)
     on_data(bags, [fold.name for fold in folds], len(hidden))
     work = TrialWork(draft, bags, folds, metric.key)
+    _require_room(options, recipe)  # before another search is replaced
     with run_lock(options.out.absolute()):
         _open(options, _description(options, draft, space, work))
         trials = _search(options, work, space, recipe, most_epochs, metric, show=show_progress)
@@ -359,10 +360,22 @@ def _search(
             work,
             plan,
             options.out,
-            address="local" if options.is_local else options.address,
+            address=_address(options),
             resume=options.resume,
             on_change=lambda trials: _show(bar, trials, metric, "fold" if several else "epoch"),
         )
+
+
+def _require_room(options: TuneOptions, recipe: Recipe) -> None:
+    from sgpmil.scaleout.ray_cluster import RayExecutor
+
+    gpus = _gpus(options, recipe)
+    RayExecutor(_address(options), cpus=options.cpus_per_job, gpus=gpus).require_room()
+
+
+def _address(options: TuneOptions) -> str | None:
+    """Return the address of the cluster of the trials: on this machine, one of their own."""
+    return "local" if options.is_local else options.address
 
 
 def _gpus(options: TuneOptions, recipe: Recipe) -> float:

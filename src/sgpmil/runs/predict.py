@@ -148,6 +148,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
         model.provenance((), precision=options.precision, prevalence=options.prevalence),
         encoders=work.bags.encoders(),
     )
+    executor.require_room()
     with run_lock(options.out.absolute()):
         parts = work.parts()
         keep_parts(options.out, parts)

@@ -49,6 +49,14 @@ class RunningJob(Generic[_Job]):
 class Executor(Protocol):
     """Runs jobs."""
 
+    def require_room(self) -> None:
+        """Refuse a place where no job can run; to be asked before anything is replaced.
+
+        Raises:
+            ClusterError: The place does not answer, or has no room for a job.
+        """
+        ...
+
     def run(
         self,
         start: Callable[[], Callable[[_Job], _Result]],
@@ -89,6 +97,9 @@ class LocalExecutor:
             raise SettingsError(
                 f"Expected at least one process (`jobs`), but got {self.processes}."
             )
+
+    def require_room(self) -> None:
+        """See `Executor`: there is always room here."""
 
     def run(
         self,
@@ -241,26 +252,29 @@ class PlaceOptions(Options):
                     'Add `on="ray"`, or leave them out.'
                 )
             return LocalExecutor(processes)
-        self.require_ray()
-        if needs_shared_folder and not self.shared_folder:
-            raise SettingsError(
-                "These jobs read and write files, which every machine must see under the same "
-                "path. Leave out `shared_folder=False`."
-            )
+        self.require_ray(needs_shared_folder=needs_shared_folder)
         from sgpmil.scaleout.ray_cluster import RayExecutor
 
         return RayExecutor(self.address, cpus=self.cpus_per_job, gpus=self.gpus_per_job)
 
-    def require_ray(self) -> None:
+    def require_ray(self, *, needs_shared_folder: bool = False) -> None:
         """Refuse a place that there is not, and jobs on Ray without Ray.
 
+        Args:
+            needs_shared_folder: Whether the jobs read and write files by their paths.
+
         Raises:
-            SettingsError: There is no such place.
+            SettingsError: There is no such place, or its machines share no folder.
             MissingPartError: Ray is not installed.
         """
         if not re.fullmatch(r"local|ray|ray://[\w.\-\[\]:]+:\d+", self.on):
             raise SettingsError(
                 f"Expected `on` to be local, ray or ray://HOST:PORT, but got '{self.on}'."
+            )
+        if needs_shared_folder and not self.shared_folder:
+            raise SettingsError(
+                "These jobs read and write files, which every machine must see under the same "
+                "path. Leave out `shared_folder=False`."
             )
         try:
             import ray  # noqa: F401

@@ -31,6 +31,7 @@ MOST_ATTEMPTS = 5
 """Workers that may die with a job before it counts as the cause."""
 
 _MOST_START_FAILURES = 3
+"""Workers that may fail to start, one after another, on machines that stay."""
 _POLL_S = 1.0
 """Longest wait before the running jobs are shown again, and new machines are looked for."""
 
@@ -42,9 +43,9 @@ def connect(address: str | None = None) -> None:
     """Connect to a cluster, once a process.
 
     Args:
-        address: Address of the cluster, such as ``ray://head:10001``. None takes the one that this
-            machine is part of, or that ``RAY_ADDRESS`` names, or starts one on this machine alone;
-            ``local`` always starts one.
+        address: Address of the cluster, such as ``ray://head:10001``. None takes the one that
+            ``RAY_ADDRESS`` names or that ``ray start`` made this machine a part of, or starts one
+            on this machine alone; ``local`` always starts one.
 
     Raises:
         ClusterError: The cluster does not answer.
@@ -64,12 +65,17 @@ def connect(address: str | None = None) -> None:
         if address is not None:
             ray.init(address, **quiet, **(alone if address == "local" else {}))
             return
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(**quiet)
+            return
+        # Not "auto", which takes any cluster that runs here, as another program's own.
         try:
-            ray.init("auto", **quiet)
-        except ConnectionError:
-            if os.environ.get("RAY_ADDRESS"):
-                raise
             ray.init(**alone, **quiet)
+        except ValueError:  # a size is refused, since `ray start` was called here
+            try:
+                ray.init(**quiet)
+            except ConnectionError:  # that cluster has ended
+                ray.init("local", **alone, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         place = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise ClusterError(
@@ -114,6 +120,7 @@ class _Hired(Generic[_Job]):
 
     actor: Any
     started: Any
+    machines: frozenset[str]
     place: str = ""
     job: "_Begun[_Job] | None" = None
 
@@ -170,7 +177,7 @@ class RayExecutor:
         """
         if not jobs:
             return
-        connect(self.address)
+        self.require_room()
         dispatch = _Dispatch(self, ray.put(start), jobs, on_change)
         try:
             while dispatch.has_work:
@@ -187,11 +194,8 @@ class RayExecutor:
             dispatch.end()
 
     def require_room(self) -> None:
-        """Refuse jobs that fit on no machine of the cluster.
-
-        Raises:
-            ClusterError: There is none.
-        """
+        """See `Executor`: connects to the cluster."""
+        connect(self.address)
         if self.slots() == 0:
             raise ClusterError(
                 f"Expected a machine with {self.cpus:g} CPUs and {self.gpus:g} GPUs in the "
@@ -233,7 +237,6 @@ class _Dispatch(Generic[_Job]):
         self.make = ray.remote(_Worker).options(
             num_cpus=executor.cpus, num_gpus=executor.gpus, max_restarts=0, max_task_retries=0
         )
-        executor.require_room()
 
     @property
     def has_work(self) -> bool:
@@ -254,7 +257,7 @@ class _Dispatch(Generic[_Job]):
             threads = max(1, int(self.executor.cpus))
             for _ in range(min(room, len(self.waiting) - num_starting)):
                 actor = self.make.remote([self.start], threads)
-                self.hired.append(_Hired(actor, actor.where.remote()))
+                self.hired.append(_Hired(actor, actor.where.remote(), _machines()))
         self.on_change(
             [RunningJob(w.job.job, w.place, w.job.attempt) for w in self.hired if w.job is not None]
         )
@@ -274,7 +277,9 @@ class _Dispatch(Generic[_Job]):
             except RayError as error:  # the process or its machine died
                 self._dismiss(worker)
                 if begun is None:
-                    self._start_failed(error)
+                    # Of a machine that was lost, another worker is started elsewhere.
+                    if worker.machines <= _machines():
+                        self._start_failed(error)
                 elif begun.attempt >= self.executor.attempts:
                     found.append((begun, None))
                 else:
@@ -302,8 +307,8 @@ class _Dispatch(Generic[_Job]):
         if self.start_failures >= _MOST_START_FAILURES:
             text = " ".join(str(error).split())
             raise ClusterError(
-                f"Workers on the cluster do not start ({text[:300]}). Install the same version of "
-                f"sgpmil ({VERSION}) on every machine."
+                f"Workers on the cluster do not start ({text[:300]}). Check that its machines "
+                f"reach this one, and that they have sgpmil {VERSION} and Ray {ray.__version__}."
             ) from error
 
     def _name(self, node: str, found: str) -> str:
@@ -318,6 +323,10 @@ class _Dispatch(Generic[_Job]):
             shared = Counter(hosts.values())[hosts.get(node, "")] > 1
             self.names[node] = hosts.get(node, "") + (f"#{node[:4]}" if shared else "")
         return self.names[node]
+
+
+def _machines() -> frozenset[str]:
+    return frozenset(str(node["NodeID"]) for node in ray.nodes() if node.get("Alive"))
 
 
 def _described() -> str:

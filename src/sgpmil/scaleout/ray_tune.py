@@ -22,7 +22,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from sgpmil.scaleout.ray_cluster import MOST_ATTEMPTS, RayExecutor, connect
+from sgpmil.scaleout.ray_cluster import MOST_ATTEMPTS, RayExecutor
 from sgpmil.scaleout.search import Dimension, Objective, Progress, Trial
 
 _STATE = "search"
@@ -87,8 +87,7 @@ def search(
         ClusterError: The cluster does not answer, or has no machine that a trial fits on.
         KeyboardInterrupt: The search was stopped.
     """
-    connect(address)
-    RayExecutor(cpus=plan.cpus, gpus=plan.gpus).require_room()
+    RayExecutor(address, cpus=plan.cpus, gpus=plan.gpus).require_room()
     place = str(folder.absolute())
     space = tuple(plan.space)
     trainable = tune.with_resources(

@@ -30,8 +30,8 @@ def slurm_array(
     """
     whole = shlex.join([*_without(command, _SAID_BY_SLURM), "--resume"])
     task = "--fold"
-    # A run lies in a folder that exists; the log of a task lies beside the run.
-    log = shlex.quote(str(run.with_name(f"{run.name}-%a.log")))
+    # Slurm makes no folders: logs lie where the script is submitted.
+    log = shlex.quote(f"sgpmil-{run.name}-%a.log")
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=sgpmil-{shlex.quote(run.name)}",

@@ -40,10 +40,14 @@ from sgpmil.training.fabric import (
     Fabric,
     Logger,
     deterministic,
+    launch,
     start_fabric,
-    termination_interrupts,
 )
-from sgpmil.training.fit import refuse_mixed_coordinates, untrained_model
+from sgpmil.training.fit import (
+    refuse_mixed_coordinates,
+    refuse_more_devices_than_bags,
+    untrained_model,
+)
 from sgpmil.training.fold import (
     FoldLogger,
     FoldProgress,
@@ -182,7 +186,13 @@ def cross_validate(
         raise SettingsError(
             "Expected a folder (`run`) and one device a fold for folds that are trained elsewhere."
         )
+    if remote and callbacks:
+        raise SettingsError(
+            "Callbacks run in the process that trains, which is on another machine here. Use "
+            "loggers, or train locally."
+        )
     settings = resolve_training(model, training)
+    refuse_more_devices_than_bags(devices * num_nodes, settings)
     table = bags.label_table()
     folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
     folds = check_folds(
@@ -224,6 +234,8 @@ def cross_validate(
             )
             if network.uses_coordinates:
                 refuse_mixed_coordinates(name, bags)
+    if executor is not None:
+        executor.require_room()
     path = None if run is None else Path(run)
 
     def train_folds(fabric: Fabric) -> CrossValidation:
@@ -311,9 +323,7 @@ def cross_validate(
 
     device = "cpu" if remote else settings.device
     fabric = start_fabric(device, devices=devices, num_nodes=num_nodes, strategy=strategy)
-    with termination_interrupts():
-        result: CrossValidation = fabric.launch(train_folds)
-    return result
+    return launch(fabric, train_folds, num_nodes=num_nodes)
 
 
 def default_folds_at_once(

@@ -7,13 +7,14 @@ the same in prediction.
 """
 
 import logging
+import os
 import signal
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric as Fabric
 else:
     Fabric = Any  # not imported before a training starts
+
+_Result = TypeVar("_Result")
 
 
 @runtime_checkable
@@ -48,6 +51,12 @@ def start_fabric(
         SettingsError: A GPU is asked for and there is none, or Fabric refuses the combination.
     """
     kind = compute_device(device)
+    if num_nodes > 1 and not {"MASTER_ADDR", "SLURM_JOB_ID"} & os.environ.keys():
+        raise SettingsError(
+            f"Expected the address of the first of {num_nodes} machines (`num_nodes`) in the "
+            "environment, but MASTER_ADDR is not set. Set MASTER_ADDR and MASTER_PORT alike on all "
+            "machines, and NODE_RANK to 0, 1 and so on; under Slurm, start with srun."
+        )
     chosen: list[int] | int = devices
     if devices == 1 and kind.type == "cuda":
         chosen = [torch.cuda.current_device() if kind.index is None else kind.index]
@@ -114,6 +123,28 @@ def quiet_lightning() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+def launch(fabric: Fabric, work: Callable[[Fabric], _Result], *, num_nodes: int = 1) -> _Result:
+    """Do some work in every process; a request to terminate (SIGTERM) is Ctrl-C.
+
+    Args:
+        fabric: Fabric, which starts the other processes.
+        work: The work.
+        num_nodes: Number of machines.
+    """
+
+    def begin(started: Fabric) -> _Result:
+        waiting.close()
+        return work(started)
+
+    with termination_interrupts(), ExitStack() as waiting:
+        if num_nodes > 1:
+            # Native code waits for the other machines, and Python would not hear a signal.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                waiting.enter_context(handle_signal(number, signal.SIG_DFL))
+        result: _Result = fabric.launch(begin)
+    return result
 
 
 @contextmanager

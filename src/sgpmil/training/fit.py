@@ -30,8 +30,8 @@ from sgpmil.training.fabric import (
     Fabric,
     Logger,
     deterministic,
+    launch,
     start_fabric,
-    termination_interrupts,
 )
 from sgpmil.training.fold_files import FoldFiles
 from sgpmil.training.loop import TrainingLoop
@@ -106,12 +106,24 @@ def fit(
         callbacks=callbacks,
         loggers=loggers,
     )
-    with termination_interrupts():
-        fitted: MILModel = fabric.launch(work)
+    fitted: MILModel = launch(fabric, work, num_nodes=num_nodes)
     fitted.seen = SeenSlides.of_bags(train, val)
     if folder is not None and fabric.is_global_zero:
         write_seen(Path(folder) / SEEN, fitted.seen)
     return fitted
+
+
+def refuse_more_devices_than_bags(num_devices: int, settings: TrainingSettings) -> None:
+    """Refuse devices that would have no bag of a step.
+
+    Raises:
+        SettingsError: There are more devices than bags a step.
+    """
+    if settings.bags_per_step < num_devices:
+        raise SettingsError(
+            f"Expected at least as many bags a step as devices, but got {settings.bags_per_step} "
+            f"for {num_devices}. Raise bags_per_step, or use fewer devices."
+        )
 
 
 def fit_fold(
@@ -131,11 +143,7 @@ def fit_fold(
     """Train a model in one of the processes that Fabric has started; see `fit`."""
     if val is None and settings.validation == "optional":
         settings = replace(settings, select="last", patience=0)
-    if settings.bags_per_step < fabric.world_size:
-        raise SettingsError(
-            f"Expected at least as many bags a step as devices, but got {settings.bags_per_step} "
-            f"for {fabric.world_size}. Raise bags_per_step, or use fewer devices."
-        )
+    refuse_more_devices_than_bags(fabric.world_size, settings)
     network = untrained_model(
         train, val, model=model, model_settings=model_settings, training=settings
     )

@@ -15,7 +15,7 @@ from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import atomic_path
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.store import PackedStore
-from sgpmil.errors import RunFolderError, SettingsError, TrainingError
+from sgpmil.errors import RunFolderError, TrainingError
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.predictor import predict
@@ -250,14 +250,8 @@ def train_elsewhere(
         shared_folder: Whether the workers see the folder of the run.
 
     Raises:
-        SettingsError: There are callbacks, which would run elsewhere.
         TrainingError: A fold could not be trained, or workers died with it.
     """
-    if training.callbacks:
-        raise SettingsError(
-            "Callbacks run in the process that trains, which is on another machine here. Use "
-            "loggers, or train locally."
-        )
     place = Run(run.path.absolute(), run.description) if shared_folder else None
     by_name = {fold.name: fold for fold in folds}
     epochs = dict.fromkeys(by_name, 0)
@@ -267,7 +261,8 @@ def train_elsewhere(
         for one in running:
             name = one.job.name
             epochs[name] = max(epochs[name], len(_rows(run.folds[name].path)))
-            progress = f"epoch {epochs[name] + 1} of {training.settings.epochs}"
+            most = training.settings.epochs
+            progress = f"epoch {epochs[name] + 1} of {most}" if epochs[name] < most else "testing"
             rows.append(one.row(f"fold {name}", progress if epochs[name] else ""))
         bar.show_table(rows)
         if shared_folder:

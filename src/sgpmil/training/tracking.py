@@ -30,12 +30,12 @@ import numpy as np
 from sgpmil.bags.files import write_text
 from sgpmil.errors import MissingPartError, SettingsError
 from sgpmil.installation import install_command
+from sgpmil.processes import is_first_process
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 _RECORD = "tracking.json"
 _PROJECT = "sgpmil"
-_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 _WHOLE = ""
 """Key of the metrics that belong to no fold."""
 
@@ -305,8 +305,8 @@ def tracked(
                 f"installed. Install it with: {install_command(_TRACKERS[name].part)}."
             )
     # Where several processes train together, the first one keeps the record.
-    is_first = all(os.environ.get(rank, "0") == "0" for rank in _RANKS)
-    trackers = tuple(_TRACKERS[n](run, settings) for n in dict.fromkeys(names) if is_first)
+    kept = dict.fromkeys(names) if is_first_process() else ()
+    trackers = tuple(_TRACKERS[name](run, settings) for name in kept)
     status = "failed"
     try:
         yield trackers

@@ -48,6 +48,8 @@ def train_cohort(
     """
     errors: dict[str, str] = {}
     executor = options.executor(options.jobs, needs_shared_folder=True)
+    if options.overwrite:
+        executor.require_room()
     with run_lock(plan.out):
         if options.overwrite:
             for run in plan.runs:
