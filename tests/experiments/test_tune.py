@@ -173,7 +173,7 @@ def test_a_place_without_room_replaces_no_search(recipe, tmp_path, monkeypatch):
         recipe=recipe,
         space=("training.epochs=1..3",),
         out=tmp_path / "tuned",
-        gpus_per_job=5,
+        gpus_per_job=5.0,
         overwrite=True,
     )
     with pytest.raises(ClusterError):

@@ -168,11 +168,12 @@ def test_a_place_without_room_replaces_no_predictions(made, tmp_path, monkeypatc
         def require_room(self):
             raise ClusterError("Expected a machine.")
 
-    predict_folder(options_of(made, tmp_path / "p"))
+    run = made[0] / "run"
+    predict_folder(options_of(made, tmp_path / "p", model=run))
     before = {path: path.read_bytes() for path in (tmp_path / "p").rglob("*") if path.is_file()}
     monkeypatch.setattr(PredictOptions, "executor", lambda *_, **__: NoRoom())
     with pytest.raises(ClusterError):
-        predict_folder(options_of(made, tmp_path / "p", overwrite=True))
+        predict_folder(options_of(made, tmp_path / "p", model=run, overwrite=True))
     after = {path: path.read_bytes() for path in (tmp_path / "p").rglob("*") if path.is_file()}
     assert after == before
 

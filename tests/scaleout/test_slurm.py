@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sgpmil.cli.main import run
+from sgpmil.cli import main
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
 
@@ -43,7 +43,7 @@ def test_every_task_resumes_its_fold_and_the_last_job_collects():
 )
 def test_what_an_array_cannot_do_is_refused(capsys, option, said):
     with pytest.raises(SystemExit) as stop:
-        run(["train", "--features", "f", "--print-slurm", *option])
+        main.run(["train", "--features", "f", "--print-slurm", *option])
     assert stop.value.code == 2
     assert said in " ".join(capsys.readouterr().err.split())
 

@@ -33,6 +33,7 @@ from sgpmil.runs.prediction_files import read_predictions
 from sgpmil.runs.run import Run, run_lock
 from sgpmil.training import cross_validation, turns
 from sgpmil.training import fold as fold_module
+from sgpmil.training.callbacks import Callback
 from sgpmil.training.cross_validation import cross_validate, default_folds_at_once
 from sgpmil.training.engines import PlainEngine
 from sgpmil.training.fit import fit
@@ -106,7 +107,7 @@ def test_what_cannot_be_trained_there_replaces_no_run(tmp_path):
     content = files_under(before)
     for options, error in (
         ({"executor": NoRoom()}, ClusterError),
-        ({"executor": NoRoom(), "callbacks": [object()]}, SettingsError),
+        ({"executor": NoRoom(), "callbacks": [Callback()]}, SettingsError),
         ({"devices": 3, "bags_per_step": 2}, SettingsError),
     ):
         with pytest.raises(error):
