@@ -27,7 +27,7 @@ def test_good_folder(tmp_path, features, write_trident):
     assert found.instances == InstanceCounts(1, 2.5, 4, 10)
     assert found.num_with_coords == found.num_usable > 0
     assert found.num_with_instance_labels == 0
-    assert found.class_counts == (ClassCount("normal", 1, 1), ClassCount("tumor", 3, 3))
+    assert found.class_counts == (ClassCount("normal", 1, 1, 1), ClassCount("tumor", 3, 3, 3))
 
 
 def test_every_fault_is_noted_and_none_raised(tmp_path, features, write_trident):
@@ -69,7 +69,7 @@ def test_store_brings_its_labels(tmp_path, features):
     dataset = BagDataset.from_arrays([features(2), features(3)], ["x", "y"])
     found = inspect_folder(pack_bags(dataset, tmp_path / "store").path, num_folds=1)
     assert found.formats == ("packed store",)
-    assert found.class_counts == (ClassCount("x", 1, 1), ClassCount("y", 1, 1))
+    assert found.class_counts == (ClassCount("x", 1, 1, 1), ClassCount("y", 1, 1, 1))
     assert found.is_ready
 
 
@@ -101,7 +101,7 @@ def test_the_order_of_grades_is_shown_and_asked_for(tmp_path, features, write_tr
     assert known.order == "NC < G3 < G5 (known grades)"
     given = inspect_folder(tmp_path, labels, classes=("G5", "G3", "NC", "X"), ordinal=True)
     assert given.order == "G5 < G3 < NC < X (as given)"
-    assert given.class_counts[-1] == ClassCount("X", 0, 0)
+    assert given.class_counts[-1] == ClassCount("X", 0, 0, 0)
     of_names = LabelTable(tuple("abcd"), tuple("abcd"), ("LUAD", "LUSC", "LUAD", "LUSC"))
     assert inspect_folder(tmp_path, of_names).order == ""
     with pytest.raises(LabelError, match="known order, but got 'LUAD', 'LUSC'"):
@@ -126,3 +126,16 @@ def test_a_class_with_fewer_patients_than_folds_is_not_ready(tmp_path, features,
             assert not ready
         else:
             assert ready
+
+
+def test_patients_with_slides_of_both_classes_are_patients_of_both(
+    tmp_path, features, write_trident
+):
+    names = tuple("abcdef")
+    for name in names:
+        write_trident(tmp_path / f"{name}.h5", features(2, 4))
+    labels = LabelTable(names, ("p", "p", "q", "q", "r", "r"), ("normal", "tumor") * 3)
+    found = inspect_folder(tmp_path, labels, num_folds=3)
+    assert [count.num_patients for count in found.class_counts] == [3, 3]
+    assert found.is_ready
+    assert len(make_kfold(labels, num_folds=3)) == 3

@@ -35,6 +35,15 @@ def test_predict_warns_once_of_most_slides_and_names_three(model: MILModel) -> N
     assert str(found[0].message) == novelty_warning(table, 120)
 
 
+def test_a_p_value_that_a_file_rounded_up_is_the_smallest_possible() -> None:
+    table = table_of([[0.9, 0.1], [0.2, 0.8]], [0, 1])
+    smallest = float(np.float32(1 / 45))
+    assert smallest > 1 / 45
+    rows = tuple(replace(p, novelty_p=smallest, novel_share=1.0) for p in table.predictions)
+    with pytest.warns(NoveltyWarning, match="2 of 2 slides"):
+        warn_where_most_are_unlike(replace(table, predictions=rows), 44)
+
+
 def test_predict_does_not_warn_of_few_slides_or_where_it_is_not_wanted(model: MILModel) -> None:
     strange, usual = draw(2, 30.0, 1), draw(4, 0.0, 2)[2:]
     with warnings.catch_warnings(record=True) as found:

@@ -103,5 +103,8 @@ def test_slides_that_were_trained_on_are_left_out():
     with pytest.warns(SeenSlidesWarning, match="too good"):
         assert evaluate(marked, keep_seen=True).slide.accuracy == 0.75
     assert measure_fold(marked).slide.accuracy == 0.75
+    chosen = [replace(p, seen="validation" * (n < 2)) for n, p in enumerate(table.predictions)]
+    with pytest.warns(SeenSlidesWarning, match="2 of 4 slides of the table validated the training"):
+        evaluate(replace(table, predictions=tuple(chosen)))
     with pytest.raises(PredictionError, match="but 2 of 2 slides of the table were trained on"):
         evaluate(replace(marked, predictions=seen[:2]))

@@ -148,10 +148,10 @@ def test_tables_of_another_systems_folds_are_a_run(tmp_path):
     for number in (0, 2, 10):
         write_predictions_csv(tmp_path / f"fold_{number}.csv", table_of(("a", "b"), seed=number))
     found = open_results(tmp_path).load()
-    assert [fold.name for fold in found] == ["fold_0", "fold_2", "fold_10"]
+    assert [fold.name for fold in found] == ["0", "2", "10"]
     assert found[2].test.probs == pytest.approx(table_of(("a", "b"), seed=10).probs, abs=1e-6)
     compared = open_results(tmp_path).evaluate()
-    assert [fold.name for fold in compared] == ["fold_0", "fold_2", "fold_10"]
+    assert [fold.name for fold in compared] == ["0", "2", "10"]
 
 
 def test_the_folder_of_a_fold_knows_its_run_and_other_folders_do_not(run, tmp_path):

@@ -55,7 +55,7 @@ def test_a_loss_that_is_not_finite_names_epoch_step_bags_and_cause(model):
     batch = BagBatch.pack(list(toy_bags(2)))
     batch = replace(batch, features=batch.features.index_fill(0, torch.tensor([1]), torch.nan))
     with pytest.raises(
-        TrainingError, match=r"epoch 0, step 0, bags s0, s1\. Likely cause: the bag's features"
+        TrainingError, match=r"epoch 1, step 0, bags s0, s1\. Likely cause: the bag's features"
     ):
         engine_of(model).loss(batch, 0)
 
@@ -63,7 +63,7 @@ def test_a_loss_that_is_not_finite_names_epoch_step_bags_and_cause(model):
 def test_an_error_of_the_model_is_told_with_where_it_happened(model):
     with torch.no_grad():
         model.gp.inducing_points[0, 0] = torch.nan
-    with pytest.raises(TrainingError, match=r"epoch 0, step 0, bags s0, s1\..*Cholesky"):
+    with pytest.raises(TrainingError, match=r"epoch 1, step 0, bags s0, s1\..*Cholesky"):
         engine_of(model).loss(BagBatch.pack(list(toy_bags(2))), 0)
 
 

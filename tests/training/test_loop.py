@@ -238,7 +238,7 @@ def test_a_loss_that_becomes_nan_is_told_with_place_and_cause(tmp_path, spoil_lo
     slides = drawn_slides(epoch=1, step=2)
     with pytest.raises(
         TrainingError,
-        match=rf"kl nan\) at epoch 1, step 6, bags {slides}\. Likely cause: the loss term 'kl'",
+        match=rf"kl nan\) in epoch 2, step 6, bags {slides}\. Likely cause: the loss term 'kl'",
     ):
         train(tmp_path, epochs=4)
     monkeypatch.undo()
@@ -270,7 +270,7 @@ def test_weights_that_become_nan_in_an_epochs_last_step_are_not_checkpointed(
     spoil_loss(7, finite_with_a_gradient_that_is_not)
     slides = drawn_slides(epoch=1, step=3)
     with pytest.raises(
-        TrainingError, match=rf"weights are not finite at epoch 1, step 7, bags {slides}\..*lower"
+        TrainingError, match=rf"weights are not finite in epoch 2, step 7, bags {slides}\..*lower"
     ):
         train(tmp_path, epochs=4)
     monkeypatch.undo()
@@ -281,7 +281,7 @@ def test_weights_that_become_nan_in_an_epochs_last_step_are_not_checkpointed(
 
 def test_a_learning_rate_beyond_reason_ends_in_a_clear_error(tmp_path):
     with pytest.raises(
-        TrainingError, match=r"(?i)epoch 0, step \d, bags s\d, s\d\..*lower the learning rate"
+        TrainingError, match=r"(?i)epoch 1, step \d, bags s\d, s\d\..*learning rate"
     ):
         train(tmp_path, learning_rate=1e30)
     assert (tmp_path / "diverged.safetensors").exists()
@@ -289,7 +289,7 @@ def test_a_learning_rate_beyond_reason_ends_in_a_clear_error(tmp_path):
 
 def test_divergence_without_a_folder_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainingError, match=r"not finite .* at epoch 0, step 1"):
+    with pytest.raises(TrainingError, match=r"not finite .* in epoch 1, step 1"):
         train(model="abmil", learning_rate=1e37)
     assert list(tmp_path.iterdir()) == []
 

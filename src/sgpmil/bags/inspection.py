@@ -46,12 +46,18 @@ class InstanceCounts:
 class ClassCount:
     """Numbers of slides and patients of a class.
 
-    A patient with slides of several classes counts for the rarest of them, as in folds.
+    Args:
+        name: Name of the class.
+        num_slides: Number of its slides.
+        num_patients: Number of patients with such a slide.
+        num_divided: Number of patients whom folds divide as of this class: one with slides of
+            several classes counts for the rarest.
     """
 
     name: str
     num_slides: int
     num_patients: int
+    num_divided: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +122,7 @@ class Inspection:
     @property
     def rare_classes(self) -> tuple[ClassCount, ...]:
         """Classes with slides, but with fewer patients than folds: no such folds can be made."""
-        return tuple(
-            count
-            for count in self.class_counts
-            if count.num_slides and count.num_patients < self.num_folds
-        )
+        return tuple(count for count in self.class_counts if 0 < count.num_divided < self.num_folds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +181,16 @@ def inspect_folder(
     headers = [header for _, header in usable]
     found: Counter[str] = Counter()
     patients: Counter[str] = Counter()
+    divided: Counter[str] = Counter()
     target = None
     if labels is not None:
         known = labels.subset([name for name in dict(usable) if name in labels])
         found = Counter(known.labels)
-        patients = Counter(case.label for case in cases_of(known))
+        label_of, cases = dict(zip(known.slide_ids, known.labels, strict=True)), cases_of(known)
+        patients = Counter(
+            label for case in cases for label in {label_of[s] for s in case.slide_ids}
+        )
+        divided = Counter(case.label for case in cases)
         is_ordinal = ordinal and not labels.doubt
         target = ClassTarget.of(found, classes, ordinal=is_ordinal)
     return Inspection(
@@ -206,11 +213,13 @@ def inspect_folder(
         num_usable=len(headers),
         num_with_coords=sum(h.has_coords for h in headers),
         num_with_instance_labels=sum(h.has_instance_labels for h in headers),
-        class_counts=() if target is None else _class_counts(found, patients, target),
+        class_counts=() if target is None else _class_counts(found, patients, divided, target),
         num_folds=num_folds,
         columns="" if labels is None else labels.columns,
         doubt="" if labels is None else labels.doubt,
-        order="" if target is None else _order(target, given=classes is not None),
+        order=""
+        if target is None or labels is None or labels.doubt
+        else _order(target, given=classes is not None),
     )
 
 
@@ -249,9 +258,14 @@ def _without(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _class_counts(
-    slides: Mapping[str, int], patients: Mapping[str, int], target: ClassTarget
+    slides: Mapping[str, int],
+    patients: Mapping[str, int],
+    divided: Mapping[str, int],
+    target: ClassTarget,
 ) -> tuple[ClassCount, ...]:
-    return tuple(ClassCount(name, slides[name], patients[name]) for name in target.names)
+    return tuple(
+        ClassCount(name, slides[name], patients[name], divided[name]) for name in target.names
+    )
 
 
 def _order(target: ClassTarget, *, given: bool) -> str:

@@ -59,7 +59,8 @@ def inspect(options: InspectOptions) -> None:
         ],
     )
     if found.is_ready:
-        console.print(f"Ready to train: {_train_command(options, has_labels)}")
+        ready = "Ready to train" if found.class_counts else "All bags can be read. With labels"
+        console.print(f"{ready}: {_train_command(options, has_labels)}")
         return
     if len(found.feature_dims) > 1:
         console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
@@ -93,9 +94,9 @@ def _classes(found: Inspection) -> str:
 def _too_few(found: Inspection, options: InspectOptions) -> str:
     """Say which classes have fewer patients than there are folds, and what can be done."""
     rare = " and ".join(
-        f"class '{c.name}' has {counted(c.num_patients, 'patient')}" for c in found.rare_classes
+        f"class '{c.name}' has {counted(c.num_divided, 'patient')}" for c in found.rare_classes
     )
-    most = min(c.num_patients for c in found.rare_classes)
+    most = min(c.num_divided for c in found.rare_classes)
     fewer = (
         f"make fewer folds ({_train_command(replace(options, folds=most))})"
         if most > 1

@@ -14,12 +14,14 @@ import typer
 
 from sgpmil.cli.commands import command
 from sgpmil.cli.output import MODEL_NAMES, console, print_summary
+from sgpmil.errors import RunFolderError
 from sgpmil.evaluation.bootstrap import Intervals
 from sgpmil.evaluation.prediction import CLASS_SCORES
 from sgpmil.experiments.digits import run_demo
 from sgpmil.explanation.slide_choice import ChosenSlide, example_slides
 from sgpmil.options import Options
 from sgpmil.report.evaluate import EvaluateOptions, evaluate_run
+from sgpmil.runs.description import is_run
 from sgpmil.runs.material import read_material
 
 _ENCODER = "efficientnet-lite0"
@@ -73,6 +75,11 @@ def _slides(options: DemoOptions) -> None:
     run, phantoms = options.run / "run", options.run / "phantoms"
     embeddings = options.run / "embeddings"
     features = embeddings / "20x_256px_0px_overlap" / f"features_{_ENCODER}"
+    if is_run(run) and not (options.resume or options.overwrite):
+        raise RunFolderError(
+            f"The run {run} exists already. Resume it with `resume=True`, or replace it with "
+            "`overwrite=True`."
+        )
     steps = _Steps(options.run / "log.txt")
     console.print(
         "Synthetic slides (drawn, not of patients): half of them have a tumour on 5 % of the "

@@ -161,7 +161,7 @@ def slide_metrics(table: PredictionTable) -> SlideMetrics:
     if not len(known):
         raise PredictionError(
             f"Expected at least one slide with a label, but got none among {len(table)}. "
-            "Add labels to the predictions."
+            "Predict the slides again with their table of labels (`labels`)."
         )
     return SlideMetrics({metric.key: metric(known) for metric in SLIDE_METRICS}, len(known))
 

@@ -9,6 +9,9 @@ from sgpmil.evaluation.prediction_table import PredictionTable
 UNLIKE = 0.01
 """Largest p-value of a slide that is called unlike the training slides."""
 
+_ROUNDED = 1 + 1e-6
+"""Factor that admits a p-value at the limit, which files hold in single precision."""
+
 
 class NoveltyWarning(UserWarning):
     """Most of the slides that are predicted are unlike the training slides."""
@@ -31,7 +34,7 @@ def unlike_slides(table: PredictionTable, num_training: int) -> list[Prediction]
         num_training: Number of training slides that the p-values come from.
     """
     level = unlike_level(num_training)
-    return [p for p in table.predictions if p.novelty_p <= level * (1 + 1e-9)]
+    return [p for p in table.predictions if p.novelty_p <= level * _ROUNDED]
 
 
 def novelty_warning(table: PredictionTable, num_training: int) -> str:
@@ -80,5 +83,5 @@ def warn_where_most_are_unlike(table: PredictionTable, num_training: int) -> Non
     """
     count = len(unlike_slides(table, num_training))
     chance = unlike_level(num_training) ** count
-    if 2 * count > len(table) and chance <= UNLIKE * (1 + 1e-9):
+    if 2 * count > len(table) and chance <= UNLIKE * _ROUNDED:
         warnings.warn(novelty_warning(table, num_training), NoveltyWarning, stacklevel=3)

@@ -30,6 +30,8 @@ def without_seen(
 ) -> PredictionTable:
     """Leave out slides that the model was trained on, or others of their patients; warn of them.
 
+    Slides that validated the training stay, with a warning.
+
     Args:
         table: Predictions.
         source: Their origin, for the message.
@@ -39,8 +41,17 @@ def without_seen(
     Raises:
         PredictionError: The model was trained on all of them.
     """
+    chose = sum(p.seen == "validation" for p in table.predictions)
+    validated = (
+        f"{chose} of {len(table)} slides of {source} validated the training, which may have chosen "
+        "its epoch by them."
+        if chose
+        else ""
+    )
     known = [p for p in table.predictions if p.seen in ("train", "patient")]
     if not known:
+        if chose:
+            warnings.warn(validated, SeenSlidesWarning, stacklevel=stacklevel + 1)
         return table
     cases = [p.case_id for p in known if p.seen == "patient"]
     num_patients = len(set(cases))
@@ -52,7 +63,9 @@ def without_seen(
         text += f" and {len(cases)} more are of {patients}"
     if keep:
         warnings.warn(
-            f"{text}: results are too good.", SeenSlidesWarning, stacklevel=stacklevel + 1
+            f"{text}: results are too good. {validated}".rstrip(),
+            SeenSlidesWarning,
+            stacklevel=stacklevel + 1,
         )
         return table
     if len(known) == len(table):
@@ -61,7 +74,7 @@ def without_seen(
             "Predict other slides, or measure these with `keep_seen=True`."
         )
     warnings.warn(
-        f"{text}: left out. `keep_seen=True` measures them, too.",
+        f"{text}: left out. `keep_seen=True` measures them, too. {validated}".rstrip(),
         SeenSlidesWarning,
         stacklevel=stacklevel + 1,
     )

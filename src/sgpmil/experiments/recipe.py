@@ -5,8 +5,9 @@ own. Unknown keys are refused with their path. Keys may be written with dashes o
 """
 
 import copy
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -320,6 +321,16 @@ def parse_value(value: str, text: str) -> Any:
     return parsed
 
 
+def _known_keys() -> list[str]:
+    """Return the paths of all keys of a recipe but the settings of the model."""
+    sections = {
+        "data": list(DataSection.model_fields),
+        "model": list(ModelSection.model_fields),
+        "training": [field.name for field in fields(TrainingSettings)],
+    }
+    return [f"{section}.{name}" for section, names in sections.items() for name in names]
+
+
 def _first_problem(error: ValidationError, path: Path | str | None) -> str:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
@@ -328,7 +339,11 @@ def _first_problem(error: ValidationError, path: Path | str | None) -> str:
         known = f"Expected only known keys in a recipe, but got '{key}'{where}."
         if problem["loc"][0] == "model":
             return f"{known} Settings of the model are under model.settings."
-        return f"{known} Check its spelling."
+        last = {one.rpartition(".")[2]: one for one in _known_keys()}
+        close = difflib.get_close_matches(key.rpartition(".")[2].lower(), last, n=1)
+        return (
+            f"{known} Did you mean '{last[close[0]]}'?" if close else f"{known} Check its spelling."
+        )
     if problem["type"] == "missing" and key in ("data", "data.features"):
         return (
             f"Expected bags to train on (data.features){where}, but got none. Give a folder with "

@@ -34,6 +34,7 @@ from sgpmil.explanation.slide_choice import ChosenSlide, choose_slides, evidence
 from sgpmil.explanation.slide_explanation import ModelScores, SlideExplanation
 from sgpmil.models import SGPMIL, load_model
 from sgpmil.notebook import counted
+from sgpmil.runs.description import is_run
 from sgpmil.runs.material import MaterialOptions, RunMaterial, read_material
 from sgpmil.runs.slide_picture import SlideSources
 
@@ -132,6 +133,11 @@ class ExplainOptions(MaterialOptions):
         material = MaterialOptions.read_material(self)
         if self.model is None:
             return material
+        if is_run(self.model):
+            raise SettingsError(
+                f"Expected one fold of the run {self.model} (`model`), whose prototypes are shown, "
+                f"but got all. Name a fold, such as {self.model / 'fold-0'}."
+            )
         if len(material.folds) != 1 or material.folds[0].checkpoint is not None:
             raise SettingsError(
                 "`model` is for predictions that one model made, whose folder has no model: the "
@@ -396,7 +402,8 @@ def prototype_model(fold: TestedFold) -> SGPMIL:
     """
     if fold.checkpoint is None:
         raise ExplanationError(
-            "There are no prototypes: the model of these predictions is unknown. Name it (`model`)."
+            "There are no prototypes: of these predictions no single model is known. Name the "
+            "folder of a fold (`model`)."
         )
     model, _ = load_model(fold.checkpoint)
     if not isinstance(model, SGPMIL):

@@ -178,7 +178,7 @@ def _usage(content: CardContent) -> str:
     )
     return (
         "## How to use it\n\n"
-        "```bash\npip install sgpmil\n"
+        "With sgpmil installed:\n\n```bash\n"
         "sgpmil predict FOLDER features/ --out predictions   # FOLDER: this one, or its hub name\n"
         "```\n\n"
         "```py\nimport sgpmil\n\n"

@@ -15,6 +15,7 @@ from sgpmil.errors import BagError, ExplanationError, SettingsError, SgpmilError
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
 from sgpmil.evaluation.prediction import Prediction
+from sgpmil.evaluation.provenance import PredictionProvenance, joined_provenance
 from sgpmil.runs.description import is_run
 from sgpmil.runs.results import open_results
 from sgpmil.runs.run import Run
@@ -57,8 +58,15 @@ class RunMaterial:
 
     @property
     def model(self) -> str:
-        """Name of the model; empty for predictions of other systems."""
-        return "" if self.run is None else self.run.model
+        """Name of the model; empty where predictions do not say it."""
+        if self.run is not None:
+            return self.run.model
+        return "" if self.provenance is None else self.provenance.model
+
+    @property
+    def provenance(self) -> PredictionProvenance | None:
+        """Origin of the predictions, where they say it."""
+        return joined_provenance([fold.test.provenance for fold in self.folds])
 
     @property
     def target(self) -> Target:
@@ -322,7 +330,7 @@ def _patients(material: RunMaterial) -> dict[str, str]:
 
 def _encoders(material: RunMaterial) -> tuple[str, ...]:
     if material.bags is None:
-        return ()
+        return () if material.provenance is None else material.provenance.encoders
     headers = (material.bags.source.header(slide_id) for slide_id in material.bags.slide_ids)
     return tuple(sorted({header.encoder for header in headers if header.encoder is not None}))
 

@@ -100,9 +100,8 @@ def open_results(
             )
     tables = _fold_tables(place)
     if tables and other is None:
-        return Results(
-            place, tuple(RunFold(table.stem, table, keep_seen=keep_seen) for table in tables)
-        )
+        folds = [RunFold(name, table, keep_seen=keep_seen) for name, table in tables.items()]
+        return Results(place, tuple(folds))
     for one in (place, other):
         if one is not None and one.is_dir() and not is_prediction_folder(one):
             raise PredictionError(
@@ -116,13 +115,13 @@ def open_results(
     return Results(place, (fold,), run=run_of_fold)
 
 
-def _fold_tables(place: Path) -> list[Path]:
-    """Find the tables of another system's folds."""
+def _fold_tables(place: Path) -> dict[str, Path]:
+    """Find the tables of another system's folds, by the names that a run's folds have."""
     if not place.is_dir() or is_prediction_folder(place):
-        return []
+        return {}
     found = {
         int(match[1]): path
         for path in place.iterdir()
         if (match := _FOLD_TABLE.fullmatch(path.name.lower()))
     }
-    return [found[number] for number in sorted(found)]
+    return {str(number): found[number] for number in sorted(found)}

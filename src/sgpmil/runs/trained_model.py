@@ -271,7 +271,8 @@ def _checkpoints(place: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     run = Run.open(place)
     if run.unfinished:
         raise CheckpointError(
-            f"Expected all folds of {place} to be done, but {', '.join(run.unfinished)} is not. "
+            f"Expected all folds of {place} to be done, but {', '.join(run.unfinished)} "
+            f"{'is' if len(run.unfinished) == 1 else 'are'} not. "
             f"Resume the run (`resume=True`), or name a fold, such as {place / 'fold-0'}."
         )
     return tuple(run.folds), tuple(fold.path for fold in run.folds.values())

@@ -181,7 +181,11 @@ def _refuse_no_classes(labels: Sequence[Any] | np.ndarray) -> None:
         try:
             kind = type_of_target(labels)
         except ValueError as error:
-            kind = str(error).splitlines()[0].rstrip(".")
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise LabelError(
+                f"Expected one class a bag, as text or whole numbers, but got labels that "
+                f"scikit-learn refuses: {reason}. Give every bag a label."
+            ) from error
     if kind not in ("binary", "multiclass"):
         raise LabelError(
             f"Expected one class a bag, as text or whole numbers, but got labels that scikit-learn "

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from sgpmil.bags.dataset import BagDataset, require_dataset
+from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.split_files import read_splits
-from sgpmil.bags.splits import Fold, check_folds
+from sgpmil.bags.splits import Fold, check_folds, make_kfold
 from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import SettingsError, SplitError
 from sgpmil.evaluation.metrics import METRICS
@@ -114,7 +115,7 @@ class CrossValidation:
 
 def cross_validate(
     bags: BagDataset,
-    splits: Sequence[Fold] | Path | str,
+    splits: Sequence[Fold] | Path | str | int = 5,
     *,
     model: ModelLike = "sgpmil",
     model_settings: Mapping[str, Any] | None = None,
@@ -140,7 +141,7 @@ def cross_validate(
 
     Args:
         bags: Labelled bags.
-        splits: Folds, or the file or folder they are read from.
+        splits: Folds, the file or folder they are read from, or the number of folds to make.
         model: A name of `sgpmil.list_models`, a class of models, or a model that has seen none of
             the bags: a copy of it is trained on each fold.
         model_settings: Settings of the model that differ from its defaults.
@@ -194,7 +195,7 @@ def cross_validate(
     settings = resolve_training(model, training)
     refuse_more_devices_than_bags(devices * num_nodes, settings)
     table = bags.label_table()
-    folds = read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
+    folds = _folds(splits, table)
     folds = check_folds(
         folds,
         table,
@@ -324,6 +325,12 @@ def cross_validate(
     device = "cpu" if remote else settings.device
     fabric = start_fabric(device, devices=devices, num_nodes=num_nodes, strategy=strategy)
     return launch(fabric, train_folds, num_nodes=num_nodes)
+
+
+def _folds(splits: Sequence[Fold] | Path | str | int, table: LabelTable) -> tuple[Fold, ...]:
+    if isinstance(splits, int):
+        return make_kfold(table, num_folds=splits)
+    return read_splits(Path(splits), table) if isinstance(splits, (str, Path)) else tuple(splits)
 
 
 def default_folds_at_once(

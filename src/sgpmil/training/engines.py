@@ -24,11 +24,14 @@ from sgpmil.models.sgpmil import SGPMIL
 from sgpmil.shapes import Float
 from sgpmil.training.batches import PackedBatches, StepPart, read_ahead
 from sgpmil.training.fabric import Fabric
-from sgpmil.training.settings import TrainingSettings
+from sgpmil.training.settings import TrainingSettings, default_training
 from sgpmil.training.turns import release_turn, yield_turn
 
 _CHECK_EVERY_ON_GPU = 50
 """Steps between checks of the loss on a GPU, where each check waits for the device."""
+
+_LARGE_RATE = 100
+"""Factor of a model's own learning rate above which the rate is the likely cause of a bad loss."""
 
 
 class NotRecordableError(RuntimeError):
@@ -213,7 +216,12 @@ class PlainEngine:
         is_checked = batch.features.device.type == "cpu" or number % _CHECK_EVERY_ON_GPU == 0
         if is_checked and not torch.isfinite(loss.total):
             terms = ", ".join(f"{name} {term.item():g}" for name, term in loss.terms.items())
+            usual = default_training(self.steps.model.name).learning_rate
             cause = f"{likely_cause(self.steps.model, batch, output, loss)}."
+            is_large = self.steps.settings.learning_rate > _LARGE_RATE * usual
+            if is_large and torch.isfinite(batch.features).all():
+                rate = self.steps.settings.learning_rate
+                cause = f"the learning rate {rate:g} is too large; the model's own is {usual:g}."
             raise self._stopped(f"The loss is not finite ({terms})", number, batch, cause)
         return loss
 
@@ -223,7 +231,7 @@ class PlainEngine:
         steps = -(-passes // settings.accumulate_steps)
         step = epoch * steps + number // settings.accumulate_steps
         return TrainingError(
-            f"{what} at epoch {epoch}, step {step}, bags {', '.join(batch.slide_ids)}. "
+            f"{what} in epoch {epoch + 1}, step {step}, bags {', '.join(batch.slide_ids)}. "
             f"Likely cause: {cause}"
         )
 

@@ -5,6 +5,7 @@ import pytest
 
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation import PredictionTable
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.report.pages.case_page import write_case
 from sgpmil.report.pages.case_report import CaseReports
 from sgpmil.runs.material import SlideSources
@@ -89,6 +90,26 @@ def test_predictions_alone_are_enough(tmp_path):
     assert "It is unknown whether the model was trained on this slide." in case.caveats
     assert "The encoder of the patches is unknown." in case.caveats
     assert "sgpmil predict --coverage 0.9" in case.prediction_set.sentence
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ("", "The model was not trained on this slide."),
+        ("train", "The model was trained on this slide: its confidence is too high."),
+        ("patient", "The model was trained on another slide of this patient."),
+        ("validation", "The slide validated the training: the confidence may be too high."),
+    ],
+)
+def test_predictions_that_know_their_training_slides_say_whether_this_is_one(tmp_path, seen, said):
+    found = replace(material(path=tmp_path, num_folds=1), run=None)
+    rows = tuple(replace(p, seen=seen) for p in found.folds[0].test.predictions)
+    origin = PredictionProvenance(encoders=("uni_v1",), train=("digest",))
+    test = replace(found.folds[0].test, predictions=rows, provenance=origin)
+    found = replace(found, folds=(replace(found.folds[0], test=test),))
+    caveats = CaseReports(found).of("f0 s00").caveats
+    assert said in caveats
+    assert not any("encoder of the patches is unknown" in caveat for caveat in caveats)
 
 
 @pytest.mark.parametrize(("p_value", "is_said"), [(0.02, True), (0.5, False)])

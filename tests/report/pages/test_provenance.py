@@ -143,6 +143,20 @@ def test_the_origin_of_the_predictions_is_on_the_page(tmp_path):
     assert "Predicted by" not in str(reproduction_section(found, "x"))
 
 
+def test_predictions_that_know_their_model_say_so(tmp_path):
+    found = replace(material(path=tmp_path, num_folds=1), run=None)
+    origin = PredictionProvenance(
+        model="abmil", source="runs/a", version="0.1.0", settings={"model": {"hidden_dim": 7}}
+    )
+    test = replace(found.folds[0].test, provenance=origin)
+    found = replace(found, folds=(replace(found.folds[0], test=test),))
+    assert found.model == "abmil"
+    _, table = settings_section(found).blocks
+    assert table.rows == (("hidden_dim *", "7"),)
+    (made,) = environment_section(found).blocks
+    assert {("Model", "runs/a"), ("sgpmil", "0.1.0")} <= set(made.rows)
+
+
 def test_the_environment_is_that_of_the_run(tmp_path):
     found = described(tmp_path, "sgpmil", {}, {})
     (table,) = environment_section(found).blocks

@@ -239,6 +239,12 @@ class CaseReports:
             )
         elif prediction.seen == "train":
             caveats.append("The model was trained on this slide: its confidence is too high.")
+        elif prediction.seen == "patient":
+            caveats.append("The model was trained on another slide of this patient.")
+        elif prediction.seen == "validation":
+            caveats.append("The slide validated the training: the confidence may be too high.")
+        elif fold.test.provenance is not None and fold.test.provenance.train:
+            caveats.append("The model was not trained on this slide.")
         else:
             caveats.append("It is unknown whether the model was trained on this slide.")
         weak = self.facts.encoders_not_for_pathology

@@ -107,6 +107,17 @@ def _patients(material: RunMaterial, facts: RunFacts) -> Iterator[Check]:
             "measured here: the numbers are too good.",
         )
         return
+    origin = material.provenance
+    if material.run is None and origin is not None and origin.train:
+        chosen = sum(p.seen == "validation" for _, p in material.predictions())
+        text = (
+            f"None of {counted(facts.num_slides, 'slide')} has the features of one of the "
+            f"{counted(len(origin.train), 'slide')} that were trained on."
+        )
+        if chosen:
+            text += f" {chosen} of them validated the training."
+        yield Check("note" if chosen else "pass", title, text)
+        return
     if not facts.splits:
         yield Check(
             "note",
@@ -240,8 +251,8 @@ def _numbers(assessment: Assessment) -> Iterator[Check]:
         yield Check(
             "pass",
             "Perfect ranking",
-            f"The AUC is below 1.000 in {'each' if len(areas) > 1 else 'the'} of "
-            f"{len(areas)} {'folds' if len(areas) > 1 else 'test set'}.",
+            "The AUC is below 1.000 in "
+            f"{f'each of {len(areas)} folds' if len(areas) > 1 else 'the test set'}.",
         )
     undefined = sum(math.isnan(area) for area in areas)
     if undefined:
@@ -298,7 +309,7 @@ def _validation(material: RunMaterial) -> Check:
     without = [fold.name for fold in material.folds if fold.validation is None]
     if without:
         return Check(
-            "warning" if material.model else "note",
+            "warning" if material.run else "note",
             "Validation slides",
             f"{counted(len(without), 'fold')} without validation slides ({listed(without)}): no "
             "temperature, no prediction sets, no thresholds there.",

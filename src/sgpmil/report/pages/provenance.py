@@ -9,7 +9,6 @@ from typing import Any
 
 from sgpmil.bags.target import Target
 from sgpmil.errors import SettingsError
-from sgpmil.evaluation.provenance import joined_provenance
 from sgpmil.models.checkpoint import read_shares
 from sgpmil.models.prevalence import prevalence_note
 from sgpmil.models.registry import resolve_settings
@@ -27,8 +26,12 @@ _UNKNOWN = Prose(
 
 def settings_section(material: RunMaterial) -> Section:
     """List the settings of model and training."""
-    settings = {} if material.run is None else material.run.settings
-    if not settings:
+    origin = material.provenance
+    if material.run is not None:
+        settings = material.run.settings
+    else:
+        settings = {"model_settings": {} if origin is None else origin.settings.get("model", {})}
+    if not any(settings.values()):
         return Section("settings", "Settings", (_UNKNOWN,))
     usual_model, usual_training = _usual(material.model)
     blocks: list[Block] = [
@@ -42,6 +45,8 @@ def settings_section(material: RunMaterial) -> Section:
             (f"{name}{' *' if _differs(name, value, usual) else ''}", setting_text(value))
             for name, value in own.items()
         )
+        if not rows:
+            continue
         blocks.append(Table(("Setting", "Value"), rows, title, num_words=2, is_long=True))
     return Section("settings", "Settings", tuple(blocks))
 
@@ -61,7 +66,15 @@ def prevalence_sentences(material: RunMaterial) -> tuple[str, ...]:
 
 def environment_section(material: RunMaterial) -> Section:
     """List the versions, the commit and the fingerprints of the data."""
-    run = material.run
+    run, origin = material.run, material.provenance
+    if run is None and origin is not None:
+        made = (
+            ("Predicted", origin.created or "–"),
+            ("Model", origin.source or "–"),
+            ("sgpmil", origin.version or "–"),
+        )
+        table = Table(("", ""), made, "What the predictions were made with.", num_words=2)
+        return Section("environment", "Environment", (table,))
     if run is None:
         return Section("environment", "Environment", (_UNKNOWN,))
     found = run.provenance
@@ -99,7 +112,7 @@ def reproduction_section(material: RunMaterial, report_command: str) -> Section:
 def origin_sentences(material: RunMaterial) -> tuple[str, ...]:
     """Say what predicted the slides and how many it learned from, where the predictions know it."""
     found = [fold.test.provenance for fold in material.folds]
-    joined = joined_provenance(found)
+    joined = material.provenance
     if joined is None or not joined.line:
         return ()
     sentence = f"Predicted by {joined.line}."
