@@ -18,7 +18,7 @@ from tests.training.conftest import file_weights
 
 ray = pytest.importorskip("ray")
 
-from sgpmil.scaleout.ray_cluster import RayExecutor  # noqa: E402
+from sgpmil.scaleout.ray_cluster import RayExecutor, connect  # noqa: E402
 from sgpmil.scaleout.shared_bags import share_bags  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -107,6 +107,36 @@ def test_bags_travel_where_no_folder_is_shared_and_a_resumed_run_trains_what_is_
     same_run(found, local_run)
     for fold, time_ns in times.items():
         assert (found.folder / f"fold-{fold}/predictions.parquet").stat().st_mtime_ns == time_ns
+
+
+# Clusters
+
+
+@pytest.mark.parametrize(
+    ("fails", "calls"),
+    [
+        ((), [(None, True)]),  # nothing runs here that is for all: one of our own
+        ((ValueError,), [(None, True), (None, False)]),  # `ray start` was called here
+        ((ValueError, ConnectionError), [(None, True), (None, False), ("local", True)]),
+    ],
+)
+def test_only_clusters_that_were_started_for_all_are_joined(monkeypatch, fails, calls):
+    made, errors = [], list(fails)
+
+    def init(address=None, **options):
+        made.append((address, "num_cpus" in options))
+        if errors:
+            raise errors.pop(0)()
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    connect()
+    assert made == calls
+    made.clear()
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    connect()
+    assert made == [(None, False)]
 
 
 # Jobs

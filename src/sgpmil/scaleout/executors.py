@@ -210,8 +210,8 @@ class PlaceOptions(Options):
     """Places where jobs run.
 
     Args:
-        on: Place of the jobs: local (this machine), ray (the Ray cluster that this machine is part
-            of, or a new one on this machine alone), or ray://HOST:PORT.
+        on: Place of the jobs: local (this machine), ray (the Ray cluster that ray start made this
+            machine a part of, or a new one on this machine alone), or ray://HOST:PORT.
         cpus_per_job: CPU cores of a job on Ray.
         gpus_per_job: GPUs of a job on Ray; a fraction, such as 0.25, lets four jobs share one.
         shared_folder: On Ray, whether all machines see the folders under the same paths. Without,
