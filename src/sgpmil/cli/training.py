@@ -62,8 +62,8 @@ def train(
     if print_slurm:
         _print_slurm(options)
         return
-    if options.num_nodes > 1:
-        address = os.environ.get("MASTER_ADDR", "the first of them")
+    if options.num_nodes > 1 and "MASTER_ADDR" in os.environ:
+        address = os.environ["MASTER_ADDR"]
         console.print(f"Waiting until {options.num_nodes} machines train, at {address}.")
     trained = train_run(options, show_progress=True, on_data=_print_data)
     result, run = trained.result, options.run
@@ -83,7 +83,7 @@ def _print_slurm(options: TrainOptions) -> None:
     if not options.is_local or options.devices * options.num_nodes > 1:
         raise SettingsError(
             "Expected a job array of folds that each train on one device, but got `on`, `devices` "
-            "or `num_nodes` as well. Leave them out."
+            "or `nodes` as well. Leave them out."
         )
     if not float(options.gpus_per_job).is_integer():
         raise SettingsError(

@@ -53,8 +53,8 @@ def start_fabric(
     kind = compute_device(device)
     if num_nodes > 1 and not {"MASTER_ADDR", "SLURM_JOB_ID"} & os.environ.keys():
         raise SettingsError(
-            f"Expected the address of the first of {num_nodes} machines (`num_nodes`) in the "
-            "environment, but MASTER_ADDR is not set. Set MASTER_ADDR and MASTER_PORT alike on all "
+            f"Expected the address of the first of {num_nodes} machines in the environment, "
+            "but MASTER_ADDR is not set. Set MASTER_ADDR and MASTER_PORT alike on all "
             "machines, and NODE_RANK to 0, 1 and so on; under Slurm, start with srun."
         )
     chosen: list[int] | int = devices
