@@ -74,7 +74,8 @@ async function sideBySide(main, run, values) {
       leader.viewer.addHandler(name, (event) => {
         if (isFollowing) return;
         isFollowing = true;
-        if (name === "zoom") follower.viewer.viewport.zoomTo(leader.viewer.viewport.getZoom(), event.refPoint, event.immediately);
+        // Without the point that stays where it is: the centre, which follows, tells the place.
+        if (name === "zoom") follower.viewer.viewport.zoomTo(leader.viewer.viewport.getZoom(), null, event.immediately);
         follower.viewer.viewport.panTo(leader.viewer.viewport.getCenter(), event.immediately);
         isFollowing = false;
       });
