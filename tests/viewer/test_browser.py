@@ -175,6 +175,31 @@ def test_each_layer_is_drawn_and_its_legend_has_units(browser, address):
         check_quiet(visit)
 
 
+def test_the_picture_shows_the_chosen_map_alone(browser, address):
+    """Layers and thresholds change faster than maps load, on a slow line as well."""
+    with Visit(browser, address, slide_path(layer="evidence")) as visit:
+        page = visit.page
+        visit.wait_for_tiles()
+        maps = """() => {
+          const {world} = window.sgpmilStage.viewer;
+          const items = Array.from({length: world.getItemCount()}, (_, i) => world.getItemAt(i));
+          return items.slice(1).map(item => item.source.getTileUrl(0, 0, 0));
+        }"""
+        page.route("**/maps/**", lambda _: None)  # answered when the route is taken away
+        added = "count => window.sgpmilStage.viewer.world.getItemCount() === count"
+        for key, layer in (("2", "/attention/"), ("3", "/attention_std/")):
+            page.keyboard.press(key)
+            visit.until(f"layer => ({maps})().some(url => url.includes(layer))", arg=layer)
+            visit.until(added, arg=3)  # the slide, the evidence that is whole, and the new map
+        page.keyboard.press("1")
+        visit.until(added, arg=1)
+        page.unroute("**/maps/**")
+        page.keyboard.press("4")
+        visit.until(f"() => ({maps})().length === 1 && ({maps})()[0].includes('/evidence/')")
+        visit.wait_for_tiles()
+        check_quiet(visit)
+
+
 def test_a_map_lies_on_its_patches_to_the_pixel(browser, address, viewing, case):
     """Draw the attention alone, fully opaque, and look at the pixels of the page itself."""
     with Visit(browser, address, slide_path(layer="attention", opacity=1)) as visit:
@@ -287,13 +312,20 @@ def test_two_models_are_compared_side_by_side(browser, address):
             "window.sgpmilStages?.length === 2 && window.sgpmilStages.every(one => one.isLoaded)"
         )
         page.evaluate("window.sgpmilStages[0].show({x: 700, y: 600, zoom: 1.1})")
-        visit.until(
-            """() => {
-              const [one, other] = window.sgpmilStages.map(stage => stage.view());
-              return Math.abs(one.zoom - 1.1) < .02 && Math.abs(one.zoom - other.zoom) < .02
-                && Math.abs(one.x - other.x) < 3 && Math.abs(one.y - other.y) < 3;
-            }"""
-        )
+        together = """() => {
+          const [one, other] = window.sgpmilStages.map(stage => stage.view());
+          return Math.abs(one.zoom - other.zoom) < .02
+            && Math.abs(one.x - other.x) < 3 && Math.abs(one.y - other.y) < 3;
+        }"""
+        visit.until("Math.abs(window.sgpmilStages[1].view().zoom - 1.1) < .02")
+        visit.until(together)
+        for side, steps in ((0, -300), (1, 300)):
+            box = page.locator(".half .osd").nth(side).bounding_box()
+            page.mouse.move(box["x"] + 80, box["y"] + 60)
+            before = page.evaluate("window.sgpmilStages[0].view().zoom")
+            page.mouse.wheel(0, steps)
+            visit.until("z => window.sgpmilStages[0].view().zoom !== z", arg=before)
+            visit.until(together)
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []
