@@ -221,8 +221,20 @@ def test_a_verdict_is_saved_exported_and_not_overwritten_unseen(client, case):
     ]
     regions = json.loads(client.get("/api/reviews.geojson").text)["features"]
     assert regions[0]["geometry"]["coordinates"] == [[[0, 0], [9, 0], [9, 9], [0, 0]]]
+    again = client.put(address, json={**body, "version": 1, "verdict": "agree", "regions": []})
+    assert again.status_code == 200
+    assert json.loads(client.get("/api/reviews.geojson").text)["features"] == []
+    for query in ({"history": True}, {"history": True, "slide": case.number}):
+        regions = json.loads(client.get("/api/reviews.geojson", params=query).text)["features"]
+        assert [one["properties"]["version"] for one in regions] == [1]
+    text = client.get("/api/reviews.csv", params={"history": True}).text
+    rows = csv.DictReader(io.StringIO(text))
+    assert [(row["version"], row["verdict"], row["regions"]) for row in rows] == [
+        ("1", "disagree", "1"),
+        ("2", "agree", "0"),
+    ]
     agreement = client.get("/api/agreement").json()
-    assert agreement["all"]["disagree"] == 1
+    assert (agreement["all"]["agree"], agreement["all"]["disagree"]) == (1, 0)
     listed = client.get("/api/worklist", params={"reviewed": True}).json()
     assert [row["name"] for row in listed["rows"]] == ["s.1"]
 

@@ -347,17 +347,24 @@ def _add_reviews(app: FastAPI, viewing: Viewing) -> None:
         return JSONResponse(saved.as_json(), headers=_FRESH)
 
     @app.get("/api/reviews.csv")
-    def as_csv() -> Response:
-        """Export the verdicts as a table."""
-        text = reviews_csv(viewing.reviews.all(), labels())
-        return download(text, "verdicts.csv", "text/csv")
+    def as_csv(history: bool = False) -> Response:
+        """Export the verdicts as a table, with those that were replaced where `history` is set."""
+        found = viewing.reviews.history() if history else viewing.reviews.all()
+        return download(reviews_csv(found, labels()), "verdicts.csv", "text/csv")
 
     @app.get("/api/reviews.geojson")
-    def as_geojson(slide: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None) -> Response:
-        """Export the drawn regions of all slides, or of one, for QuPath."""
-        found = viewing.reviews.all()
-        if slide is not None:
-            found = viewing.reviews.of(_case(viewing, slide).name)
+    def as_geojson(
+        slide: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None, history: bool = False
+    ) -> Response:
+        """Export the drawn regions of all slides, or of one, for QuPath.
+
+        Those of verdicts that were replaced come too where `history` is set.
+        """
+        name = None if slide is None else _case(viewing, slide).name
+        if history:
+            found = viewing.reviews.history(name)
+        else:
+            found = viewing.reviews.all() if name is None else viewing.reviews.of(name)
         return download(reviews_geojson(found), "regions.geojson", "application/geo+json")
 
     @app.get("/api/agreement")

@@ -13,6 +13,7 @@ export async function reviewsPage(main, run) {
     h("p", {}, `${count(found.num_reviewed, "slide")} of ${found.num_slides.toLocaleString("en")} have a verdict.`),
     found.num_outdated ? h("p", {}, `${count(found.num_outdated, "verdict")} on earlier predictions, which were other classes, ${found.num_outdated === 1 ? "is" : "are"} not counted below.`) : null,
     h("p", { class: "row" }, h("a", { class: "button", href: "/api/reviews.csv", download: "verdicts.csv" }, "Export as CSV"), h("a", { class: "button", href: "/api/reviews.geojson", download: "regions.geojson" }, "Export regions as GeoJSON")),
+    h("p", {}, "With the versions that were replaced: ", h("a", { href: "/api/reviews.csv?history=true", download: "history.csv" }, "CSV"), " ", h("a", { href: "/api/reviews.geojson?history=true", download: "history.geojson" }, "GeoJSON")),
     table("By person", [...found.people, { name: "all", ...found.all }]),
     table("By confidence of the model", found.levels),
     h("p", { class: "quiet" }, "Agreement is the share of “agree” among “agree” and “disagree”. Slides are not chosen at random, so it is not the accuracy of the model.")));
