@@ -346,8 +346,18 @@ def test_a_verdict_is_saved_and_exported(browser, address, viewing):
             page.wait_for_timeout(350)  # two quick clicks are a double click, which zooms
         page.get_by_role("button", name="End the region").click()
         assert page.locator(".region-list li").count() == 1
-        page.get_by_role("button", name="Save the verdict").click()
+        unsaved = """() => {
+          const event = new Event("beforeunload", {cancelable: true});
+          dispatchEvent(event);
+          return event.defaultPrevented;
+        }"""
+        assert page.evaluate(unsaved)
+        page.get_by_role("button", name="Save the verdict").dblclick()
         page.wait_for_selector("text=Saved (version 1)")
+        number = viewing.cohort.named("s3").number
+        path = f"{address}/api/slides/{number}/reviews"
+        assert visit.requests.count(path) == 2  # the verdicts of before were read, one was saved
+        assert not page.evaluate(unsaved)
         with page.expect_download() as csv:
             page.locator("a", has_text="CSV").click()
         assert nasty in Path(csv.value.path()).read_text()
@@ -360,8 +370,22 @@ def test_a_verdict_is_saved_and_exported(browser, address, viewing):
         visit.wait_for_tiles()
         page.wait_for_selector(".region-list li")
         assert page.get_by_label("Note").input_value() == "<script>alert(2)</script> =1+1"
+        check_quiet(visit)
+        ring = [[0, 0], [9, 0], [9, 9]]
+        body = {"reviewer": nasty, "version": 1, "verdict": "agree", "regions": [ring, ring]}
+        other = visit.context.request.put(path, data=body, headers={"x-sgpmil": "1"})
+        assert other.ok, other.text()
+        page.get_by_role("button", name="Save the verdict").click()
+        page.wait_for_selector("text=It says “agree” and has 2 regions")
+        page.get_by_role("button", name="Save the verdict").click()
+        page.wait_for_selector("text=Saved (version 3)")
+        visit.complaints.clear()  # of the version that was refused
         page.goto(address + "/?view=reviews")
         page.wait_for_selector("th:has-text('onerror')")
+        with page.expect_download() as history:
+            page.locator("p:has-text('that were replaced') a", has_text="GeoJSON").click()
+        found = json.loads(Path(history.value.path()).read_text())["features"]
+        assert [one["properties"]["version"] for one in found] == [1, 2, 2, 3]
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []

@@ -152,7 +152,7 @@ export async function slidePage(main, run, values) {
   return {
     leave() {
       isHere = false;
-      if (review.name) review.leave();
+      review.leave();
       stage?.close();
       window.sgpmilStage = null;
     },
