@@ -145,7 +145,9 @@ def test_a_patch_has_values_with_intervals(client, viewing, case):
     same = client.get(f"/api/slides/{case.number}/patch", params={"patch": 7}).json()
     assert {**same, "prototype": None} == {**answer, "prototype": None}
     outside = client.get(f"/api/slides/{case.number}/patch", params={"x": 1, "y": 1})
-    assert outside.status_code == 404
+    assert (outside.status_code, outside.json()) == (200, None)
+    absent = client.get(f"/api/slides/{case.number}/patch", params={"patch": 24})
+    assert absent.status_code == 404
 
 
 def test_the_picture_of_a_patch_is_cut_from_the_slide(client, viewing, case):

@@ -214,11 +214,13 @@ def _add_slides(app: FastAPI, viewing: Viewing) -> None:
         patch: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
         class_index: Class = None,
     ) -> JSONResponse:
-        """Describe the patch at a point, or of a number."""
+        """Describe the patch at a point, or of a number; null where the point has none."""
         case = _case(viewing, slide)
         scored = _scored(viewing, case)
         if patch is None and x is not None and y is not None:
             patch = scored.patch_at(x, y)
+            if patch is None:
+                return JSONResponse(None, headers=_FRESH)
         if patch is None or patch >= scored.num_patches:
             raise HTTPException(404, "There is no patch here.")
         found = answers.patch_answer(viewing, case, scored, patch, _class(case, class_index))
@@ -238,17 +240,21 @@ def _add_slides(app: FastAPI, viewing: Viewing) -> None:
 
 
 def _add_tiles(app: FastAPI, viewing: Viewing) -> None:
-    async def picture(make: Callable[[], bytes | None], kind: str) -> Response:
+    async def picture(
+        make: Callable[[], bytes | None], kind: str, *, may_lack: bool = False
+    ) -> Response:
         content = await run_in_threadpool(make)
+        if content is None and may_lack:
+            return Response(status_code=204, headers=_FRESH)
         if content is None:
             raise HTTPException(404, "There is no such picture.")
         return Response(content, media_type=f"image/{kind}", headers=_FRESH)
 
     @app.get("/thumbnails/{slide}.jpg")
     async def thumbnail(slide: Number) -> Response:
-        """Return a small picture of a slide."""
+        """Return a small picture of a slide; nothing where it has neither image nor scores."""
         case = _case(viewing, slide)
-        return await picture(lambda: viewing.thumbnail(case), "jpeg")
+        return await picture(lambda: viewing.thumbnail(case), "jpeg", may_lack=True)
 
     @app.get("/patches/{slide}/{patch}.jpg")
     async def patch_picture(slide: Number, patch: Place) -> Response:

@@ -115,7 +115,14 @@ class RunKnowledge:
                     )
                 except SgpmilError as error:
                     self._bags = None, str(error)
+                bags, reason = self._bags
+                self._bags = bags, reason.replace("`features`", "--features")
             return self._bags
+
+    def may_have_prototypes(self, fold: str) -> bool:
+        """Return whether the model of a fold is known, or its prototypes were found before."""
+        has_model = self.run.folds[fold].checkpoint is not None
+        return has_model or self.folder.prototype_data(fold).exists()
 
     def prototypes(self, fold: str) -> FoldPrototypes:
         """Return the prototypes of a fold; they are computed in the background where needed."""
@@ -144,6 +151,11 @@ class RunKnowledge:
             except ExplanationError:  # damaged: find them again
                 pass
         fold = next(fold for fold in self.run.material.folds if fold.name == name)
+        if fold.checkpoint is None:
+            raise ExplanationError(
+                "There are no prototypes: the model of these predictions is unknown. Open its run, "
+                "or find them with sgpmil explain --model."
+            )
         model = prototype_model(fold)
         bags, reason = self.bags()
         if bags is None:
