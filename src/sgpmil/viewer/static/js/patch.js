@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, percent, replace, shown } from "./dom.js";
-import { link, state } from "./state.js";
+import { link } from "./state.js";
 
 export const KINDS = {
   attention: "Highest attention",
@@ -48,10 +48,12 @@ export async function patchPanel(host, slide, run, patch, onPrototype) {
 async function fillSimilar(host, slide, patch) {
   try {
     const found = await get(`/api/slides/${slide.number}/similar`, { patch });
-    replace(host,
-      h("h3", {}, "Most similar in this slide"), patchTiles(found.here, slide),
-      h("h3", {}, "Most similar in other slides"), found.elsewhere.length ? patchTiles(found.elsewhere, slide) : h("p", { class: "quiet" }, "There are none."),
-      h("p", { class: "quiet" }, found.note));
+    const tiles = (patches) => (patches.length ? patchTiles(patches, slide) : h("p", { class: "quiet" }, "There are none."));
+    const lists = [
+      h("h3", {}, "Most similar in this slide"), tiles(found.here),
+      h("h3", {}, "Most similar in other slides"), tiles(found.elsewhere),
+    ];
+    replace(host, found.here.length || found.elsewhere.length ? lists : [], h("p", { class: "quiet" }, found.note));
   } catch (error) {
     replace(host, h("p", { class: "quiet" }, error.message));
   }
@@ -61,8 +63,13 @@ export function patchTiles(patches, slide) {
   return h("ul", { class: "tiles" }, patches.map((one) => h("li", {}, patchLink(one, slide))));
 }
 
+// The state that shows a patch, with the layers of now.
+export function patchState(name, patch) {
+  return { view: "slide", name, patch, x: null, y: null, zoom: null };
+}
+
 export function patchLink(one, slide) {
-  const target = { ...state(), view: "slide", name: one.name, patch: one.patch, x: null, y: null, zoom: null, region: null };
+  const target = (now) => ({ ...now, ...patchState(one.name, one.patch) });
   const words = one.name === slide.name ? `patch ${one.patch}` : one.name;
   return link(target, { class: "tile", title: `${one.name}, patch ${one.patch}` }, h,
     one.has_picture ? picture(slide, one.number, one.patch) : h("span", { class: "no-picture", "aria-hidden": "true" }, "▦"),

@@ -158,7 +158,8 @@ export class Stage {
     return this.items.every((item) => item.getFullyLoaded());
   }
 
-  setOutlines(rings) {
+  setOutlines(rings, opacity) {
+    this.outlines.setAttribute("opacity", opacity);
     this.outlines.replaceChildren(...rings.map((ring) => polygon(ring)));
   }
 
@@ -238,6 +239,17 @@ export class Stage {
 
   home() {
     this.viewer.viewport.goHome();
+  }
+
+  // Move or zoom by a key; say whether it was one.
+  key(key) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (moves[key]) this.move(...moves[key]);
+    else if (key === "+" || key === "=") this.zoom(1.6);
+    else if (key === "-" || key === "_") this.zoom(1 / 1.6);
+    else if (key === "0") this.home();
+    else return false;
+    return true;
   }
 
   close() {
