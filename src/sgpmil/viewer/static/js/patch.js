@@ -35,10 +35,10 @@ export async function patchPanel(host, slide, run, patch, onPrototype) {
         found.label !== null ? h("p", {}, "Annotated: ", h("strong", {}, found.label > 0 ? "positive" : "negative")) : null,
         found.single_probability !== null ? h("p", {}, `Alone it would be ${found.class} with ${percent(found.single_probability)}.`) : null,
         found.prototype ? h("p", {}, "Most like ", h("button", { type: "button", class: "as-link", onclick: () => onPrototype(found.prototype.index) }, swatch(found.prototype.colour), `prototype ${found.prototype.index}`), ` (similarity ${shown(found.prototype.similarity, 2)})`) : null)),
-    h("table", { class: "values" },
+    h("div", { class: "table-wrap" }, h("table", { class: "values" },
       h("caption", { class: "hidden" }, "Scores of the patch"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Score"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "95 % interval"))),
-      h("tbody", {}, found.values.map((value) => h("tr", {}, h("th", { scope: "row" }, value.title, h("span", { class: "sub" }, value.unit)), h("td", {}, shown(value.value)), h("td", {}, value.low === null ? "–" : `${shown(value.low)} to ${shown(value.high)}`))))),
+      h("tbody", {}, found.values.map((value) => h("tr", {}, h("th", { scope: "row" }, value.title, h("span", { class: "sub" }, value.unit)), h("td", {}, shown(value.value)), h("td", {}, value.low === null ? "–" : `${shown(value.low)} to ${shown(value.high)}`)))))),
     similar,
   );
   fillSimilar(similar, slide, found.patch);

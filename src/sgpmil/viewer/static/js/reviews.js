@@ -7,7 +7,7 @@ export async function reviewsPage(main, run) {
   document.title = `Verdicts · ${run.name}`;
   const found = await get("/api/agreement");
   const rows = (parts) => parts.map((part) => h("tr", {}, h("th", { scope: "row" }, part.name), h("td", {}, part.agree), h("td", {}, part.disagree), h("td", {}, part.unsure), h("td", {}, part.share === null ? "–" : `${percent(part.share)} (${percent(part.low)} to ${percent(part.high)})`)));
-  const table = (caption, parts) => h("table", { class: "values wide" }, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["", "Agree", "Disagree", "Unsure", "Agreement (95 % interval)"].map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))), h("tbody", {}, rows(parts)));
+  const table = (caption, parts) => h("div", { class: "table-wrap" }, h("table", { class: "values wide" }, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["", "Agree", "Disagree", "Unsure", "Agreement (95 % interval)"].map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))), h("tbody", {}, rows(parts))));
   replace(main, h("div", { class: "page" },
     h("h1", {}, "Verdicts"),
     h("p", {}, `${count(found.num_reviewed, "slide")} of ${found.num_slides.toLocaleString("en")} have a verdict.`),
