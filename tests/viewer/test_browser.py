@@ -164,12 +164,16 @@ def test_each_layer_is_drawn_and_its_legend_has_units(browser, address):
             visit.wait_for_tiles()
             assert any(f"/{kind}/" in url for url in visit.requests), kind
             assert visit.query()["layer"] == kind
-            if kind != "prototype":
+            if kind == "prototype":
+                page.wait_for_selector(".swatches li:has-text('patch')")
+            else:
                 assert page.locator(".legend figcaption").inner_text()
                 assert len(page.locator(".ticks span").all_inner_texts()) == 3
         page.locator("input[type=range]").first.fill("0.3")
         assert page.evaluate("window.sgpmilStage.mapImage.getOpacity()") == pytest.approx(0.3)
         assert page.locator(".outlines polygon:not(.halo)").count() == 1
+        page.get_by_label("Their opacity").fill("0.5")
+        assert page.locator(".outlines").get_attribute("opacity") == "0.5"
         page.keyboard.press("a")
         assert page.locator(".outlines polygon").count() == 0
         check_quiet(visit)
@@ -269,6 +273,8 @@ def test_a_patch_is_clicked_and_a_similar_one_is_gone_to(browser, address):
         assert " to " in page.locator(".values tbody tr td").nth(1).inner_text()
         assert page.locator(".marks rect").count() == 2
         page.wait_for_selector("h3:has-text('Most similar in other slides')")
+        page.keyboard.press("2")
+        visit.until("new URLSearchParams(location.search).get('layer') === 'attention'")
         target = page.locator("h3:has-text('other slides') + ul a").first
         name = target.get_attribute("title").split(",")[0]
         assert name != "s.1"
@@ -276,7 +282,13 @@ def test_a_patch_is_clicked_and_a_similar_one_is_gone_to(browser, address):
         visit.until("name => document.title.startsWith(name)", arg=name)
         visit.wait_for_tiles()
         page.wait_for_selector(".marks rect")
-        assert visit.query()["name"] == name
+        assert (visit.query()["name"], visit.query()["layer"]) == (name, "attention")
+        page.wait_for_selector("h3:has-text('Patch')")
+        page.evaluate("window.sgpmilStage.show({x: 0, y: 0, zoom: 0.5})")  # glass
+        page.keyboard.press("c")
+        page.wait_for_selector("h3:has-text('Highest attention')")
+        assert "patch" not in visit.query()
+        page.locator(".tiles button").first.click()
         page.wait_for_selector("h3:has-text('Patch')")
         page.locator("button.as-link", has_text="prototype").click()
         page.wait_for_selector("details.prototype[open] h4")
@@ -326,9 +338,22 @@ def test_two_models_are_compared_side_by_side(browser, address):
             page.mouse.wheel(0, steps)
             visit.until("z => window.sgpmilStages[0].view().zoom !== z", arg=before)
             visit.until(together)
+        page.keyboard.press("2")
+        page.keyboard.press("]")
+        visit.until("window.sgpmilStages.every(one => Math.abs(one.opacity - 0.7) < 1e-6)")
+        page.keyboard.press(".")
+        counts = "[...document.querySelectorAll('.half output')].map(one => one.textContent)"
+        visit.until(f"{counts}.filter(text => / of 24 patches/.test(text)).length === 2")
+        assert page.locator(".half .scale").count() == 2
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []
+
+
+def test_only_predictions_of_one_slide_are_compared(browser, address, case):
+    with Visit(browser, address, f"/?view=compare&name={case.name}&with=6") as visit:
+        visit.page.wait_for_selector("text=There is no prediction of s.1 by 6.")
+        check_quiet(visit)
 
 
 def test_a_verdict_is_saved_and_exported(browser, address, viewing):
@@ -488,9 +513,28 @@ def test_everything_is_reached_by_keys_alone(browser, address):
         page.locator("button[type=submit]").focus()
         press("Enter")
         page.wait_for_selector("text=Saved (version 1)")
+        page.get_by_label("Note").focus()
+        press("Escape")  # leaves the field
+        assert visit.query()["view"] == "slide"
+        name = visit.query()["name"]
+        press(".")
         press("Escape")
-        page.wait_for_selector("a.slide-link")
+        visit.until("name => document.activeElement.textContent === name", arg=name)
+        # Later than the threshold would be noted.
+        page.evaluate("new Promise(done => setTimeout(done, 200))")
+        assert visit.query() == {}
         check_quiet(visit)
+
+
+def test_the_header_of_the_worklist_stays_in_view(browser, address):
+    with Visit(browser, address) as visit:
+        page = visit.page
+        page.wait_for_selector("a.slide-link")
+        page.set_viewport_size({"width": 1440, "height": 300})
+        page.evaluate("scrollTo(0, 380)")
+        visit.until("scrollY > 300")
+        tops = "[...document.querySelectorAll('thead tr > *')].map(one => one.getBoundingClientRect().top)"
+        visit.until(f"{tops}.every(top => Math.abs(top) < 1)")
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: vendor.py --axe")
@@ -503,6 +547,8 @@ def test_axe_finds_no_violation(browser, address, path, width, dark):
         if "slide" in path:
             visit.wait_for_tiles()
         assert visit.violations() == []
+        heads = "[...document.querySelectorAll('.values tbody th')].map(one => one.offsetWidth)"
+        assert all(head > 80 or head == 0 for head in visit.page.evaluate(heads))
         if width == 1440 and not dark:
             visit.page.keyboard.press("?")
             assert visit.violations() == []

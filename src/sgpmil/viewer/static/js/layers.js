@@ -67,7 +67,7 @@ export class LayerPanel {
         h("span", {}, title), h("kbd", { "aria-hidden": "true" }, number < 9 ? String(number + 1) : "")));
     this.opacityInput = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: this.opacity, oninput: () => this.setOpacity(Number(this.opacityInput.value)) });
     this.thresholdInput = h("input", { type: "range", min: 0, max: STEPS, step: 1, oninput: () => this.setStep(Number(this.thresholdInput.value)) });
-    this.counts = this.stages.map((stage) => h("output", { class: "selection", "aria-label": `Patches that reach the threshold, ${stage.slide.title}` }));
+    this.counts = this.stages.map((stage) => h("output", { class: "selection", "aria-label": this.sides && `Patches counted by ${stage.slide.title}` }));
     this.legends = this.stages.map(() => h("div", { class: "legend" }));
     this.sides?.forEach((side, number) => replace(side, this.counts[number], this.legends[number]));
     const classes = h("select", { onchange: (event) => this.onChange({ class: event.target.value, reload: true }) }, this.run.classes.map((name, c) => h("option", { value: c, selected: c === this.slide.class_index }, name)));

@@ -8,7 +8,7 @@ import { prototypePanel } from "./prototypes.js";
 import { ReviewPanel } from "./review.js";
 import { MISSING, openSeadragon, Stage } from "./stage.js";
 import { go, link, note, state } from "./state.js";
-import { LEVELS, worklistState } from "./worklist.js";
+import { LEVELS, remember, worklistState } from "./worklist.js";
 
 const TABS = [["patch", "Patch"], ["prototypes", "Prototypes"], ["review", "Verdict"]];
 
@@ -17,6 +17,7 @@ export async function slidePage(main, run, values) {
   let slide = await get(`/api/slides/${number}`, { class: values.class });
   document.title = `${slide.name} · ${run.name}`;
   const around = worklistState(values);
+  remember(slide.name);
   const host = h("div", { class: "stage" });
   const bodies = Object.fromEntries(TABS.map(([name]) => [name, h("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabIndex: 0, class: "tab-body" })]));
   const tabs = TABS.map(([name, words]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => choose(name), onkeydown: arrows }, words));

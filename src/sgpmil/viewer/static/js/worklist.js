@@ -20,6 +20,13 @@ export function worklistState(values) {
   return Object.fromEntries(FILTERS.filter((name) => values[name] !== undefined).map((name) => [name, values[name]]));
 }
 
+// The slide that was last looked at, and the rows that were there: the worklist comes back to them.
+const place = { name: null, query: "", rows: 0 };
+
+export function remember(name) {
+  place.name = name;
+}
+
 export async function worklistPage(main, run, values) {
   document.title = `Worklist · ${run.name}`;
   const query = worklistState(values);
@@ -94,8 +101,13 @@ export async function worklistPage(main, run, values) {
   const watcher = new IntersectionObserver((entries) => {
     if (entries.some((entry) => entry.isIntersecting) && !more.hidden && rows.length) load();
   }, { rootMargin: "600px" });
-  watcher.observe(more);
   await load(true);
+  const isBack = place.query === JSON.stringify(query);
+  const lastLink = () => [...body.querySelectorAll("a.slide-link")].find((one) => one.textContent === place.name);
+  // The slide may have been stepped to, beyond the rows that were there.
+  while (isBack && !isLoading && place.name !== null && !lastLink() && rows.length < Math.min(total, place.rows + PART)) await load();
+  const last = isBack ? lastLink() : undefined;
+  watcher.observe(more);
 
   function step(by) {
     const links = [...body.querySelectorAll("a.slide-link")];
@@ -104,7 +116,16 @@ export async function worklistPage(main, run, values) {
     return true;
   }
   return {
-    leave: () => watcher.disconnect(),
+    // Called when the page is shown.
+    enter() {
+      last?.focus({ preventScroll: true });
+      last?.closest("tr").scrollIntoView({ block: "center" });
+      return last !== undefined;
+    },
+    leave() {
+      watcher.disconnect();
+      Object.assign(place, { query: JSON.stringify(worklistState(query)), rows: rows.length });
+    },
     key(event) {
       if (event.key === "j") return step(1);
       if (event.key === "k") return step(-1);
