@@ -172,7 +172,7 @@ def test_each_layer_is_drawn_and_its_legend_has_units(browser, address):
         page.locator("input[type=range]").first.fill("0.3")
         assert page.evaluate("window.sgpmilStage.mapImage.getOpacity()") == pytest.approx(0.3)
         assert page.locator(".outlines polygon:not(.halo)").count() == 1
-        page.get_by_label("Their opacity").fill("0.5")
+        page.get_by_label("Opacity of lines").fill("0.5")
         assert page.locator(".outlines").get_attribute("opacity") == "0.5"
         page.keyboard.press("a")
         assert page.locator(".outlines polygon").count() == 0

@@ -81,12 +81,11 @@ export class LayerPanel {
       this.slide.layers.some((layer) => layer.of_class) ? h("label", { class: "field line" }, h("span", {}, "Class of evidence"), classes) : null,
       h("label", { class: "field line" }, h("span", {}, "Opacity"), this.opacityInput),
       h("label", { class: "field line" }, h("span", {}, "Threshold"), this.thresholdInput),
-      this.sides ? null : this.counts,
+      this.sides ? null : [this.counts, this.legends],
       this.slide.annotations ? [
         h("label", { class: "choice" }, outlines, h("span", {}, `Annotations: ${this.slide.annotations.name}`), h("kbd", { "aria-hidden": "true" }, "a")),
-        h("label", { class: "field line" }, h("span", {}, "Their opacity"), outlineOpacity),
+        h("label", { class: "field line" }, h("span", {}, "Opacity of lines"), outlineOpacity),
       ] : null,
-      this.sides ? null : this.legends,
     );
   }
 
