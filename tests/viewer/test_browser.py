@@ -533,8 +533,8 @@ def test_the_header_of_the_worklist_stays_in_view(browser, address):
         page.set_viewport_size({"width": 1440, "height": 300})
         page.evaluate("scrollTo(0, 380)")
         visit.until("scrollY > 300")
-        tops = "[...document.querySelectorAll('thead tr > *')].map(one => one.getBoundingClientRect().top)"
-        visit.until(f"{tops}.every(top => Math.abs(top) < 1)")
+        cells = "[...document.querySelectorAll('thead tr > *')]"
+        visit.until(f"{cells}.every(one => Math.abs(one.getBoundingClientRect().top) < 1)")
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: vendor.py --axe")

@@ -37,6 +37,7 @@ export async function worklistPage(main, run, values) {
   let total = 0;
   let turn = 0;
   let isLoading = false;
+  let isLeft = false;
 
   async function load(restart = false) {
     if (isLoading && !restart) return;
@@ -59,6 +60,7 @@ export async function worklistPage(main, run, values) {
   }
 
   function change(changes) {
+    if (isLeft) return;
     Object.assign(query, changes);
     for (const name of Object.keys(query)) if (query[name] === "" || query[name] === false || query[name] === null) delete query[name];
     note(Object.fromEntries(FILTERS.map((name) => [name, query[name] ?? null])));
@@ -123,6 +125,7 @@ export async function worklistPage(main, run, values) {
       return last !== undefined;
     },
     leave() {
+      isLeft = true;
       watcher.disconnect();
       Object.assign(place, { query: JSON.stringify(worklistState(query)), rows: rows.length });
     },
