@@ -198,7 +198,9 @@ def test_runs_are_compared(client, viewing):
     gaps = [one["difference"] for one in answer["slides"]]
     assert gaps == sorted(gaps, reverse=True)
     number = answer["slides"][0]["other"]["number"]
-    assert client.get(f"/api/slides/{number}").json()["run"] == "other (abmil)"
+    other = client.get(f"/api/slides/{number}").json()
+    assert other["run"] == "other (abmil)"
+    assert "prototype" not in {layer["kind"] for layer in other["layers"]}
     assert client.get("/api/compare", params={"other": 7}).status_code == 404
 
 
