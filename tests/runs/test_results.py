@@ -132,6 +132,9 @@ def test_tested_folds_have_instances_and_their_own_validation_slides(run):
 def test_the_folder_of_a_fold_brings_its_validation_slides(run, tmp_path):
     run.folds["first"].write(table_of(FOLDS[0].test), table_of(FOLDS[0].val, seed=3))
     (fold,) = open_results(run.folds["first"].path).load()
+    assert fold.name == "first"
+    (paired,) = open_results(run.folds["first"].path).evaluate()
+    assert paired.name == "0"
     assert fold.validation.slide_ids == ("c",)
     write_predictions(tmp_path / "other.parquet", table_of(("x", "y")))
     (fold,) = open_results(run.folds["first"].path, tmp_path / "other.parquet").load()

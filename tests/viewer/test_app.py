@@ -145,7 +145,9 @@ def test_a_patch_has_values_with_intervals(client, viewing, case):
     same = client.get(f"/api/slides/{case.number}/patch", params={"patch": 7}).json()
     assert {**same, "prototype": None} == {**answer, "prototype": None}
     outside = client.get(f"/api/slides/{case.number}/patch", params={"x": 1, "y": 1})
-    assert outside.status_code == 404
+    assert (outside.status_code, outside.json()) == (200, None)
+    absent = client.get(f"/api/slides/{case.number}/patch", params={"patch": 24})
+    assert absent.status_code == 404
 
 
 def test_the_picture_of_a_patch_is_cut_from_the_slide(client, viewing, case):
@@ -196,7 +198,9 @@ def test_runs_are_compared(client, viewing):
     gaps = [one["difference"] for one in answer["slides"]]
     assert gaps == sorted(gaps, reverse=True)
     number = answer["slides"][0]["other"]["number"]
-    assert client.get(f"/api/slides/{number}").json()["run"] == "other (abmil)"
+    other = client.get(f"/api/slides/{number}").json()
+    assert other["run"] == "other (abmil)"
+    assert "prototype" not in {layer["kind"] for layer in other["layers"]}
     assert client.get("/api/compare", params={"other": 7}).status_code == 404
 
 
@@ -221,8 +225,20 @@ def test_a_verdict_is_saved_exported_and_not_overwritten_unseen(client, case):
     ]
     regions = json.loads(client.get("/api/reviews.geojson").text)["features"]
     assert regions[0]["geometry"]["coordinates"] == [[[0, 0], [9, 0], [9, 9], [0, 0]]]
+    again = client.put(address, json={**body, "version": 1, "verdict": "agree", "regions": []})
+    assert again.status_code == 200
+    assert json.loads(client.get("/api/reviews.geojson").text)["features"] == []
+    for query in ({"history": True}, {"history": True, "slide": case.number}):
+        regions = json.loads(client.get("/api/reviews.geojson", params=query).text)["features"]
+        assert [one["properties"]["version"] for one in regions] == [1]
+    text = client.get("/api/reviews.csv", params={"history": True}).text
+    rows = csv.DictReader(io.StringIO(text))
+    assert [(row["version"], row["verdict"], row["regions"]) for row in rows] == [
+        ("1", "disagree", "1"),
+        ("2", "agree", "0"),
+    ]
     agreement = client.get("/api/agreement").json()
-    assert agreement["all"]["disagree"] == 1
+    assert (agreement["all"]["agree"], agreement["all"]["disagree"]) == (1, 0)
     listed = client.get("/api/worklist", params={"reviewed": True}).json()
     assert [row["name"] for row in listed["rows"]] == ["s.1"]
 

@@ -164,14 +164,43 @@ def test_each_layer_is_drawn_and_its_legend_has_units(browser, address):
             visit.wait_for_tiles()
             assert any(f"/{kind}/" in url for url in visit.requests), kind
             assert visit.query()["layer"] == kind
-            if kind != "prototype":
+            if kind == "prototype":
+                page.wait_for_selector(".swatches li:has-text('patch')")
+            else:
                 assert page.locator(".legend figcaption").inner_text()
                 assert len(page.locator(".ticks span").all_inner_texts()) == 3
         page.locator("input[type=range]").first.fill("0.3")
         assert page.evaluate("window.sgpmilStage.mapImage.getOpacity()") == pytest.approx(0.3)
         assert page.locator(".outlines polygon:not(.halo)").count() == 1
+        page.get_by_label("Opacity of lines").fill("0.5")
+        assert page.locator(".outlines").get_attribute("opacity") == "0.5"
         page.keyboard.press("a")
         assert page.locator(".outlines polygon").count() == 0
+        check_quiet(visit)
+
+
+def test_the_picture_shows_the_chosen_map_alone(browser, address):
+    """Layers and thresholds change faster than maps load, on a slow line as well."""
+    with Visit(browser, address, slide_path(layer="evidence")) as visit:
+        page = visit.page
+        visit.wait_for_tiles()
+        maps = """() => {
+          const {world} = window.sgpmilStage.viewer;
+          const items = Array.from({length: world.getItemCount()}, (_, i) => world.getItemAt(i));
+          return items.slice(1).map(item => item.source.getTileUrl(0, 0, 0));
+        }"""
+        page.route("**/maps/**", lambda _: None)  # answered when the route is taken away
+        added = "count => window.sgpmilStage.viewer.world.getItemCount() === count"
+        for key, layer in (("2", "/attention/"), ("3", "/attention_std/")):
+            page.keyboard.press(key)
+            visit.until(f"layer => ({maps})().some(url => url.includes(layer))", arg=layer)
+            visit.until(added, arg=3)  # the slide, the evidence that is whole, and the new map
+        page.keyboard.press("1")
+        visit.until(added, arg=1)
+        page.unroute("**/maps/**")
+        page.keyboard.press("4")
+        visit.until(f"() => ({maps})().length === 1 && ({maps})()[0].includes('/evidence/')")
+        visit.wait_for_tiles()
         check_quiet(visit)
 
 
@@ -244,6 +273,8 @@ def test_a_patch_is_clicked_and_a_similar_one_is_gone_to(browser, address):
         assert " to " in page.locator(".values tbody tr td").nth(1).inner_text()
         assert page.locator(".marks rect").count() == 2
         page.wait_for_selector("h3:has-text('Most similar in other slides')")
+        page.keyboard.press("2")
+        visit.until("new URLSearchParams(location.search).get('layer') === 'attention'")
         target = page.locator("h3:has-text('other slides') + ul a").first
         name = target.get_attribute("title").split(",")[0]
         assert name != "s.1"
@@ -251,7 +282,13 @@ def test_a_patch_is_clicked_and_a_similar_one_is_gone_to(browser, address):
         visit.until("name => document.title.startsWith(name)", arg=name)
         visit.wait_for_tiles()
         page.wait_for_selector(".marks rect")
-        assert visit.query()["name"] == name
+        assert (visit.query()["name"], visit.query()["layer"]) == (name, "attention")
+        page.wait_for_selector("h3:has-text('Patch')")
+        page.evaluate("window.sgpmilStage.show({x: 0, y: 0, zoom: 0.5})")  # glass
+        page.keyboard.press("c")
+        page.wait_for_selector("h3:has-text('Highest attention')")
+        assert "patch" not in visit.query()
+        page.locator(".tiles button").first.click()
         page.wait_for_selector("h3:has-text('Patch')")
         page.locator("button.as-link", has_text="prototype").click()
         page.wait_for_selector("details.prototype[open] h4")
@@ -287,16 +324,36 @@ def test_two_models_are_compared_side_by_side(browser, address):
             "window.sgpmilStages?.length === 2 && window.sgpmilStages.every(one => one.isLoaded)"
         )
         page.evaluate("window.sgpmilStages[0].show({x: 700, y: 600, zoom: 1.1})")
-        visit.until(
-            """() => {
-              const [one, other] = window.sgpmilStages.map(stage => stage.view());
-              return Math.abs(one.zoom - 1.1) < .02 && Math.abs(one.zoom - other.zoom) < .02
-                && Math.abs(one.x - other.x) < 3 && Math.abs(one.y - other.y) < 3;
-            }"""
-        )
+        together = """() => {
+          const [one, other] = window.sgpmilStages.map(stage => stage.view());
+          return Math.abs(one.zoom - other.zoom) < .02
+            && Math.abs(one.x - other.x) < 3 && Math.abs(one.y - other.y) < 3;
+        }"""
+        visit.until("Math.abs(window.sgpmilStages[1].view().zoom - 1.1) < .02")
+        visit.until(together)
+        for side, steps in ((0, -300), (1, 300)):
+            box = page.locator(".half .osd").nth(side).bounding_box()
+            page.mouse.move(box["x"] + 80, box["y"] + 60)
+            before = page.evaluate("window.sgpmilStages[0].view().zoom")
+            page.mouse.wheel(0, steps)
+            visit.until("z => window.sgpmilStages[0].view().zoom !== z", arg=before)
+            visit.until(together)
+        page.keyboard.press("2")
+        page.keyboard.press("]")
+        visit.until("window.sgpmilStages.every(one => Math.abs(one.opacity - 0.7) < 1e-6)")
+        page.keyboard.press(".")
+        counts = "[...document.querySelectorAll('.half output')].map(one => one.textContent)"
+        visit.until(f"{counts}.filter(text => / of 24 patches/.test(text)).length === 2")
+        assert page.locator(".half .scale").count() == 2
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []
+
+
+def test_only_predictions_of_one_slide_are_compared(browser, address, case):
+    with Visit(browser, address, f"/?view=compare&name={case.name}&with=6") as visit:
+        visit.page.wait_for_selector("text=There is no prediction of s.1 by 6.")
+        check_quiet(visit)
 
 
 def test_a_verdict_is_saved_and_exported(browser, address, viewing):
@@ -314,8 +371,18 @@ def test_a_verdict_is_saved_and_exported(browser, address, viewing):
             page.wait_for_timeout(350)  # two quick clicks are a double click, which zooms
         page.get_by_role("button", name="End the region").click()
         assert page.locator(".region-list li").count() == 1
-        page.get_by_role("button", name="Save the verdict").click()
+        unsaved = """() => {
+          const event = new Event("beforeunload", {cancelable: true});
+          dispatchEvent(event);
+          return event.defaultPrevented;
+        }"""
+        assert page.evaluate(unsaved)
+        page.get_by_role("button", name="Save the verdict").dblclick()
         page.wait_for_selector("text=Saved (version 1)")
+        number = viewing.cohort.named("s3").number
+        path = f"{address}/api/slides/{number}/reviews"
+        assert visit.requests.count(path) == 2  # the verdicts of before were read, one was saved
+        assert not page.evaluate(unsaved)
         with page.expect_download() as csv:
             page.locator("a", has_text="CSV").click()
         assert nasty in Path(csv.value.path()).read_text()
@@ -328,8 +395,23 @@ def test_a_verdict_is_saved_and_exported(browser, address, viewing):
         visit.wait_for_tiles()
         page.wait_for_selector(".region-list li")
         assert page.get_by_label("Note").input_value() == "<script>alert(2)</script> =1+1"
+        check_quiet(visit)
+        ring = [[0, 0], [9, 0], [9, 9]]
+        body = {"reviewer": nasty, "version": 1, "verdict": "agree", "regions": [ring, ring]}
+        other = visit.context.request.put(path, data=body, headers={"x-sgpmil": "1"})
+        assert other.ok, other.text()
+        page.get_by_role("button", name="Save the verdict").click()
+        page.wait_for_selector("text=It says “agree” and has 2 regions")
+        page.get_by_role("button", name="Save the verdict").click()
+        page.wait_for_selector("text=Saved (version 3)")
+        visit.complaints.clear()  # of the version that was refused
         page.goto(address + "/?view=reviews")
         page.wait_for_selector("th:has-text('onerror')")
+        with page.expect_download() as history:
+            page.locator("p:has-text('that were replaced') a", has_text="GeoJSON").click()
+        found = json.loads(Path(history.value.path()).read_text())["features"]
+        own = [one["properties"] for one in found if one["properties"]["slide"] == "s3"]
+        assert [one["version"] for one in own] == [1, 2, 2, 3]
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []
@@ -432,9 +514,28 @@ def test_everything_is_reached_by_keys_alone(browser, address):
         page.locator("button[type=submit]").focus()
         press("Enter")
         page.wait_for_selector("text=Saved (version 1)")
+        page.get_by_label("Note").focus()
+        press("Escape")  # leaves the field
+        assert visit.query()["view"] == "slide"
+        name = visit.query()["name"]
+        press(".")
         press("Escape")
-        page.wait_for_selector("a.slide-link")
+        visit.until("name => document.activeElement.textContent === name", arg=name)
+        # Later than the threshold would be noted.
+        page.evaluate("new Promise(done => setTimeout(done, 200))")
+        assert visit.query() == {}
         check_quiet(visit)
+
+
+def test_the_header_of_the_worklist_stays_in_view(browser, address):
+    with Visit(browser, address) as visit:
+        page = visit.page
+        page.wait_for_selector("a.slide-link")
+        page.set_viewport_size({"width": 1440, "height": 300})
+        page.evaluate("scrollTo(0, 380)")
+        visit.until("scrollY > 300")
+        cells = "[...document.querySelectorAll('thead tr > *')]"
+        visit.until(f"{cells}.every(one => Math.abs(one.getBoundingClientRect().top) < 1)")
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: vendor.py --axe")
@@ -447,6 +548,8 @@ def test_axe_finds_no_violation(browser, address, path, width, dark):
         if "slide" in path:
             visit.wait_for_tiles()
         assert visit.violations() == []
+        heads = "[...document.querySelectorAll('.values tbody th')].map(one => one.offsetWidth)"
+        assert all(head > 80 or head == 0 for head in visit.page.evaluate(heads))
         if width == 1440 and not dark:
             visit.page.keyboard.press("?")
             assert visit.violations() == []

@@ -122,6 +122,14 @@ def test_a_slide_that_several_folds_tested_has_a_name_for_each(tmp_path):
     assert [case.name for case in cohort.cases] == ["a.fold-0", "a.fold-1"]
     ((one, other, gap),) = cohort.differences(None)
     assert (one.fold, other.fold, round(gap, 6)) == ("0", "1", 0.4)
+    assert (one.title, other.title) == ("r (m), fold 0", "r (m), fold 1")
+    (alone,) = ViewedRun(MaterialOptions(run=run.path / "fold-1")).cases
+    assert alone.title == "fold-1 (m), fold 1"
+
+
+def test_runs_of_one_name_are_told_apart(cohort):
+    again = Cohort(cohort.run, [ViewedRun(cohort.run.options, 1, 5)])
+    assert [one.name for one in again.runs] == [cohort.run.name, f"{cohort.run.name} 2"]
 
 
 def test_scores_are_never_read_from_outside_the_run(tmp_path):

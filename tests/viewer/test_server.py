@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from sgpmil.errors import SettingsError
 from sgpmil.viewer import patient_protocol
+from sgpmil.viewer.reviews import ReviewError
 from sgpmil.viewer.server import ViewOptions, guarded_app, open_viewing, page_address, view
 
 from .live_server import live_server
@@ -39,8 +40,19 @@ def test_strange_options_are_refused(options, wrong):
         ViewOptions(run=options.run, **wrong)
 
 
-def test_verdicts_lie_beside_the_run(tmp_path):
+def test_verdicts_lie_beside_the_run(tmp_path, options):
     assert ViewOptions(run=tmp_path / "a").reviews_path == tmp_path / "a.reviews.sqlite"
+    fold = ViewOptions(run=options.run / "fold-0")
+    assert fold.reviews_path == options.run.with_name("run.fold-0.reviews.sqlite")
+    validation = ViewOptions(run=options.run / "fold-0" / "validation")
+    assert validation.reviews_path == options.run.with_name("run.fold-0.validation.reviews.sqlite")
+
+
+def test_damaged_verdicts_are_one_sentence_before_anything_is_served(options, tmp_path):
+    file = tmp_path / "reviews.sqlite"
+    file.write_text("x\n")
+    with pytest.raises(ReviewError, match=r"reviews\.sqlite, but they cannot be read"):
+        open_viewing(ViewOptions(run=options.run, reviews=file))
 
 
 def test_the_address_holds_any_token():

@@ -8,13 +8,21 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from sgpmil.errors import ExplanationError
-from sgpmil.viewer.answers import agreement_answer, slide_answer
+from sgpmil.viewer.answers import (
+    agreement_answer,
+    patch_answer,
+    similar_answer,
+    slide_answer,
+)
+from sgpmil.viewer.app import create_app
 from sgpmil.viewer.bounded_cache import BoundedCache
 from sgpmil.viewer.reviews import Review
 from sgpmil.viewer.scored_slide import ScoredSlide
 from sgpmil.viewer.server import ViewOptions, open_viewing
+from sgpmil.viewer.viewing import PICTURE
 from tests.slides.extraction.drawn_files import TISSUE, write_slide
 
 
@@ -60,6 +68,31 @@ def test_a_damaged_slide_says_so_and_keeps_its_maps(partly):
     assert any("cut short" in text for text in found["notes"])
     assert partly.map_tile(case, "evidence", 1, None, 8, 0, 0) is not None
     assert partly.thumbnail(case) is not None
+    patch = patch_answer(partly, case, partly.scored(case), 3, case.class_index)
+    assert not patch["has_picture"]
+    links = similar_answer(partly, partly.cohort.named("s2"), 3)["elsewhere"]
+    assert {one["name"] for one in links if one["has_picture"]} == set()
+    assert Image.open(BytesIO(partly.patch_picture(case, 3))).size == (PICTURE, PICTURE)
+
+
+def test_predictions_without_a_model_offer_no_prototypes(viewed, tmp_path):
+    alone = tmp_path / "alone"
+    shutil.copytree(viewed / "run" / "fold-1", alone)
+    for name in ("checkpoint.json", "checkpoint.safetensors"):
+        (alone / name).unlink()
+    (alone / "attention" / "s3.h5").unlink()
+    viewing = open_viewing(ViewOptions(run=alone))
+    case, found = answer(viewing, "s2")
+    assert "attention" in {layer["kind"] for layer in found["layers"]}
+    assert "prototype" not in {layer["kind"] for layer in found["layers"]}
+    similar = similar_answer(viewing, case, 0)
+    assert (similar["here"], similar["elsewhere"]) == ([], [])
+    assert "--features" in similar["note"]
+    with pytest.raises(ExplanationError, match="the model of these predictions is unknown"):
+        viewing.knowledge[0]._find_prototypes(case.fold)
+    bare = viewing.cohort.named("s3").number
+    assert TestClient(create_app(viewing)).get(f"/thumbnails/{bare}.jpg").status_code == 204
+    viewing.close()
 
 
 def test_other_slides_do_not_suffer(partly):

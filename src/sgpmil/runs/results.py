@@ -61,7 +61,9 @@ class Results:
         found = []
         for fold in self.folds:
             tested = fold.load(with_validation=False)
-            found.append(FoldPredictions.of(fold.name, tested.test, tested.split))
+            # The folder of a fold is one test set, and paired with any other, such as a file.
+            name = "0" if self.run is not None and fold.run is None else fold.name
+            found.append(FoldPredictions.of(name, tested.test, tested.split))
         return tuple(found)
 
 
@@ -71,7 +73,7 @@ def open_results(
     """Open a run, or the predictions of any other system, without reading them.
 
     Args:
-        path: A run; the folder of one of its folds, or predictions of one test set (a folder, a
+        path: A run; the folder of one of its folds; predictions of one test set (a folder, a
             parquet or a CSV file), which are a fold named 0; or a folder of tables
             ``fold_<k>.csv``, as CLAM writes them.
         validation: Predictions of validation slides, for a path that is not a run.
@@ -111,7 +113,9 @@ def open_results(
     # A fold's folder lies in its run's.
     home = place.resolve().parent
     run_of_fold = Run.open(home) if is_run(home) else None
-    fold = RunFold("0", place, other_validation=other, keep_seen=keep_seen)
+    folds = {} if run_of_fold is None else run_of_fold.folds
+    name = next((n for n, one in folds.items() if one.path.name == place.resolve().name), "0")
+    fold = RunFold(name, place, other_validation=other, keep_seen=keep_seen)
     return Results(place, (fold,), run=run_of_fold)
 
 

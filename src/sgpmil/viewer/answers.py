@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgpmil.errors import SgpmilError
+from sgpmil.errors import ExplanationError, SgpmilError
 from sgpmil.evaluation.prediction import SCORES
 from sgpmil.explanation.colour_scales import COLOUR_SCALES
 from sgpmil.explanation.key_patches import key_patches
@@ -72,6 +72,7 @@ def row_answer(case: Case, verdicts: Sequence[str]) -> dict[str, Any]:
         "slide_id": case.slide_id,
         "case_id": prediction.case_id,
         "fold": case.fold,
+        "title": case.title,
         "label": None if prediction.label is None else names[prediction.label],
         "predicted": names[predicted],
         "probability": prediction.probability_text(predicted),
@@ -153,7 +154,7 @@ def slide_answer(viewing: Viewing, case: Case, class_index: int) -> dict[str, An
         "counterparts": [
             {
                 "number": one.number,
-                "title": f"{one.run.name}, fold {one.fold}",
+                "title": one.title,
                 "predicted": one.run.class_names[one.prediction.predicted_class],
                 "probability": one.prediction.probability_text(one.prediction.predicted_class),
             }
@@ -185,7 +186,7 @@ def layers_answer(
                 "colours": list(COLOUR_SCALES[layer.kind].anchors),
             }
         )
-    if case.run.material.folds and scored.num_patches:
+    if viewing.knowledge[case.run.number].may_have_prototypes(case.fold) and scored.num_patches:
         found.append(
             {"kind": PROTOTYPE_LAYER, "title": "Most similar prototype", "of_class": False}
         )
@@ -225,7 +226,7 @@ def patch_answer(
         ],
         "single_probability": None,
         "label": None if labels is None or labels[patch] < 0 else int(labels[patch]),
-        "has_picture": scored.is_placed and viewing.slides.has(case.slide_id),
+        "has_picture": scored.is_placed and viewing.frame(case).has_image,
         "prototype": None,
     }
     if "single" in scores.kinds:
@@ -243,8 +244,11 @@ def patch_answer(
 
 
 def similar_answer(viewing: Viewing, case: Case, patch: int) -> dict[str, Any]:
-    """List the patches that resemble one most."""
-    found = viewing.similar(case, patch)
+    """List the patches that resemble one most, or say why there are none."""
+    try:
+        found = viewing.similar(case, patch)
+    except ExplanationError as error:
+        return {"here": [], "elsewhere": [], "note": str(error)}
     return {
         "here": [_patch_link(viewing, case, one) for one in found.here],
         "elsewhere": [
@@ -335,7 +339,7 @@ def _origin(viewing: Viewing, run: ViewedRun, one: PrototypeSummary) -> dict[str
         "name": None if case is None else case.name,
         "has_picture": origin.corner is not None
         and origin.side is not None
-        and viewing.slides.has(origin.slide_id),
+        and viewing.slides.is_readable(origin.slide_id),
         "run": run.number,
     }
 
@@ -354,7 +358,7 @@ def _patch_link(viewing: Viewing, case: Case, one: SimilarPatch) -> dict[str, An
         "name": case.name,
         "patch": one.patch,
         "similarity": number(one.similarity),
-        "has_picture": viewing.slides.has(case.slide_id),
+        "has_picture": viewing.slides.is_readable(case.slide_id),
     }
 
 

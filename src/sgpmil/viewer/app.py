@@ -214,11 +214,13 @@ def _add_slides(app: FastAPI, viewing: Viewing) -> None:
         patch: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
         class_index: Class = None,
     ) -> JSONResponse:
-        """Describe the patch at a point, or of a number."""
+        """Describe the patch at a point, or of a number; null where the point has none."""
         case = _case(viewing, slide)
         scored = _scored(viewing, case)
         if patch is None and x is not None and y is not None:
             patch = scored.patch_at(x, y)
+            if patch is None:
+                return JSONResponse(None, headers=_FRESH)
         if patch is None or patch >= scored.num_patches:
             raise HTTPException(404, "There is no patch here.")
         found = answers.patch_answer(viewing, case, scored, patch, _class(case, class_index))
@@ -238,17 +240,21 @@ def _add_slides(app: FastAPI, viewing: Viewing) -> None:
 
 
 def _add_tiles(app: FastAPI, viewing: Viewing) -> None:
-    async def picture(make: Callable[[], bytes | None], kind: str) -> Response:
+    async def picture(
+        make: Callable[[], bytes | None], kind: str, *, may_lack: bool = False
+    ) -> Response:
         content = await run_in_threadpool(make)
+        if content is None and may_lack:
+            return Response(status_code=204, headers=_FRESH)
         if content is None:
             raise HTTPException(404, "There is no such picture.")
         return Response(content, media_type=f"image/{kind}", headers=_FRESH)
 
     @app.get("/thumbnails/{slide}.jpg")
     async def thumbnail(slide: Number) -> Response:
-        """Return a small picture of a slide."""
+        """Return a small picture of a slide; nothing where it has neither image nor scores."""
         case = _case(viewing, slide)
-        return await picture(lambda: viewing.thumbnail(case), "jpeg")
+        return await picture(lambda: viewing.thumbnail(case), "jpeg", may_lack=True)
 
     @app.get("/patches/{slide}/{patch}.jpg")
     async def patch_picture(slide: Number, patch: Place) -> Response:
@@ -347,17 +353,24 @@ def _add_reviews(app: FastAPI, viewing: Viewing) -> None:
         return JSONResponse(saved.as_json(), headers=_FRESH)
 
     @app.get("/api/reviews.csv")
-    def as_csv() -> Response:
-        """Export the verdicts as a table."""
-        text = reviews_csv(viewing.reviews.all(), labels())
-        return download(text, "verdicts.csv", "text/csv")
+    def as_csv(history: bool = False) -> Response:
+        """Export the verdicts as a table, with those that were replaced where `history` is set."""
+        found = viewing.reviews.history() if history else viewing.reviews.all()
+        return download(reviews_csv(found, labels()), "verdicts.csv", "text/csv")
 
     @app.get("/api/reviews.geojson")
-    def as_geojson(slide: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None) -> Response:
-        """Export the drawn regions of all slides, or of one, for QuPath."""
-        found = viewing.reviews.all()
-        if slide is not None:
-            found = viewing.reviews.of(_case(viewing, slide).name)
+    def as_geojson(
+        slide: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None, history: bool = False
+    ) -> Response:
+        """Export the drawn regions of all slides, or of one, for QuPath.
+
+        Those of verdicts that were replaced come too where `history` is set.
+        """
+        name = None if slide is None else _case(viewing, slide).name
+        if history:
+            found = viewing.reviews.history(name)
+        else:
+            found = viewing.reviews.all() if name is None else viewing.reviews.of(name)
         return download(reviews_geojson(found), "regions.geojson", "application/geo+json")
 
     @app.get("/api/agreement")

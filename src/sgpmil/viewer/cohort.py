@@ -59,6 +59,11 @@ class Case:
     is_novel: bool
 
     @property
+    def title(self) -> str:
+        """Run and fold that predicted it."""
+        return f"{self.run.name}, fold {self.fold}"
+
+    @property
     def slide_id(self) -> str:
         """Name of the slide."""
         return self.prediction.slide_id
@@ -94,12 +99,9 @@ class ViewedRun:
         }
         self.has_posterior = has_posterior(self.material)
         self.cases = self._cases(first)
-
-    @property
-    def name(self) -> str:
+        model = self.material.model
+        self.name = self.path.resolve().name + (f" ({model})" if model else "")
         """Name of the run: that of its folder and its model."""
-        place = self.path.resolve().name
-        return f"{place} ({self.material.model})" if self.material.model else place
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -191,6 +193,9 @@ class Cohort:
 
     def __init__(self, run: ViewedRun, beside: Sequence[ViewedRun] = ()) -> None:
         self.runs = (run, *beside)
+        for number, one in enumerate(self.runs):
+            if one.name in {other.name for other in self.runs[:number]}:
+                one.name += f" {number + 1}"
         self.cases: tuple[Case, ...] = tuple(case for one in self.runs for case in one.cases)
         self._by_slide: dict[str, list[Case]] = {}
         for case in self.cases:

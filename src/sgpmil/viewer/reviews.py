@@ -222,9 +222,10 @@ class Reviews:
         """Return the latest verdicts of all people on all slides."""
         return self._read("ORDER BY slide, reviewer")
 
-    def history(self, slide: str) -> list[Review]:
-        """Return every version of the verdicts on a slide, the oldest first."""
-        return self._read("WHERE slide = ? ORDER BY saved, version", (slide,), "history")
+    def history(self, slide: str | None = None) -> list[Review]:
+        """Return every version of the verdicts on a slide, or on all, the oldest first."""
+        rest = "WHERE ? IS NULL OR slide = ? ORDER BY slide, saved, version"
+        return self._read(rest, (slide, slide), "history")
 
     def verdicts(self) -> dict[str, list[str]]:
         """Return the verdicts by slide."""
@@ -334,6 +335,7 @@ def reviews_geojson(reviews: Iterable[Review]) -> str:
                 "verdict": one.verdict,
                 "note": one.note,
                 "predicted": one.predicted,
+                "version": one.version,
                 "saved": one.saved,
             },
         }

@@ -14,6 +14,8 @@ from sgpmil.explanation.folder import ExplanationFolder
 from sgpmil.explanation.map_layers import MapLimits, finite_scores, map_limits
 from sgpmil.explanation.prototypes import PrototypeExplanation, read_prototypes
 from sgpmil.explanation.run_explanation import fold_prototypes, prototype_model
+from sgpmil.models import SGPMIL
+from sgpmil.models.registry import find_model
 from sgpmil.runs.material import find_embeddings
 from sgpmil.viewer.cohort import Case, ViewedRun
 
@@ -115,7 +117,21 @@ class RunKnowledge:
                     )
                 except SgpmilError as error:
                     self._bags = None, str(error)
+                bags, reason = self._bags
+                self._bags = bags, reason.replace("`features`", "--features")
             return self._bags
+
+    def may_have_prototypes(self, fold: str) -> bool:
+        """Return whether a fold has a model with prototypes, or they were found before."""
+        if self.folder.prototype_data(fold).exists():
+            return True
+        if self.run.folds[fold].checkpoint is None:
+            return False
+        try:
+            build = find_model(self.run.material.model).build
+        except SgpmilError:  # the model of a plugin that is not installed here
+            return False
+        return isinstance(build, type) and issubclass(build, SGPMIL)
 
     def prototypes(self, fold: str) -> FoldPrototypes:
         """Return the prototypes of a fold; they are computed in the background where needed."""
@@ -144,6 +160,11 @@ class RunKnowledge:
             except ExplanationError:  # damaged: find them again
                 pass
         fold = next(fold for fold in self.run.material.folds if fold.name == name)
+        if fold.checkpoint is None:
+            raise ExplanationError(
+                "There are no prototypes: the model of these predictions is unknown. Open its run, "
+                "or find them with sgpmil explain --model."
+            )
         model = prototype_model(fold)
         bags, reason = self.bags()
         if bags is None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from sgpmil.errors import SettingsError
 from sgpmil.notebook import counted
+from sgpmil.runs.description import is_run
 from sgpmil.runs.material import MaterialOptions
 from sgpmil.slides.optional_part import require_package
 from sgpmil.viewer.safety import Guard, is_loopback
@@ -41,7 +42,8 @@ class ViewOptions(MaterialOptions):
             processes; the next option and the environment variable SGPMIL_VIEW_TOKEN hide it.
         token_file: File whose first line is the token.
         read_only: Save no verdicts.
-        reviews: File of the verdicts; beside the run by default, RUN.reviews.sqlite.
+        reviews: File of the verdicts; beside the run by default, RUN.reviews.sqlite, or
+            RUN.fold-K.reviews.sqlite of a fold.
         follow_links: Open slides and annotations that are links to other folders.
         no_browser: Do not open a browser.
     """
@@ -89,7 +91,10 @@ class ViewOptions(MaterialOptions):
         if self.reviews is not None:
             return self.reviews
         place = self.run.resolve()
-        return place.with_name(f"{place.name}.reviews.sqlite")
+        # A fold's folder goes where its run goes: its verdicts lie beside the run, too.
+        run = next((one for one in reversed(place.parents) if is_run(one)), place)
+        name = ".".join((run.name, *place.relative_to(run).parts))
+        return run.with_name(f"{name}.reviews.sqlite")
 
 
 def _refuse_short(token: str | None, where: str) -> str | None:
@@ -106,7 +111,7 @@ def open_viewing(options: ViewOptions) -> "Viewing":
 
     Raises:
         MissingPartError: Packages of the viewer are not installed.
-        SgpmilError: A run or a folder cannot be read.
+        SgpmilError: A run, a folder or the verdicts cannot be read.
     """
     for name in ("fastapi", "uvicorn", "PIL"):
         require_package(name, purpose="view a run", install="'sgpmil[viewer,slides]'")
@@ -115,6 +120,8 @@ def open_viewing(options: ViewOptions) -> "Viewing":
     from sgpmil.viewer.reviews import Reviews
     from sgpmil.viewer.viewing import Viewing
 
+    reviews = Reviews(options.reviews_path, read_only=options.read_only)
+    reviews.verdicts()  # a damaged file is known before anything is served
     run = ViewedRun(options)
     others, first = [], len(run.cases)
     for number, path in enumerate(options.beside, start=1):
@@ -123,7 +130,7 @@ def open_viewing(options: ViewOptions) -> "Viewing":
     folder = options.slides or _common_folder(run.material.sources.files.values())
     return Viewing(
         Cohort(run, others),
-        Reviews(options.reviews_path, read_only=options.read_only),
+        reviews,
         slide_folder=None if options.follow_links else folder,
         follow_links=options.follow_links,
     )

@@ -91,6 +91,10 @@ class OpenSlides:
         """Return whether there is a file of the slide, which may be damaged."""
         return slide_id in self.sources.files or slide_id in self.sources.others
 
+    def is_readable(self, slide_id: str) -> bool:
+        """Return whether there is a file of the slide that is not known to be damaged."""
+        return self.has(slide_id) and slide_id not in self._failures
+
     @contextmanager
     def borrow(self, slide_id: str) -> Iterator[Slide]:
         """Lend an open slide to one thread while a block runs.

@@ -268,7 +268,10 @@ class Viewing:
         return pixels
 
     def patch_picture(self, case: Case, patch: int) -> bytes | None:
-        """Return the picture of a patch as JPEG; None where there is no image or no such patch."""
+        """Return the picture of a patch as JPEG; None where there is no image or no such patch.
+
+        A part of the slide that cannot be read has stripes.
+        """
 
         def make() -> bytes | None:
             scored = self._scored_or_none(case)
@@ -290,7 +293,7 @@ class Viewing:
         try:
             return jpeg(self.slides.picture(slide_id, corner, side, PICTURE))
         except SlideError:
-            return None
+            return jpeg(_broken(PICTURE, PICTURE))
 
     def outlines(self, case: Case) -> tuple[list[list[list[float]]], str, str]:
         """Return the annotated regions of a slide, their name, and a reason where they fail."""

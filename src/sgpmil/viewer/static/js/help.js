@@ -3,13 +3,13 @@
 import { h, replace } from "./dom.js";
 
 const KEYS = [
-  ["Everywhere", [["?", "this sheet"], ["Esc", "close, or back to the worklist"]]],
+  ["Everywhere", [["?", "this sheet"], ["Esc", "leave a field, close, or go back"]]],
   [
     "Worklist",
     [["j, k", "next and previous slide"], ["Enter", "open the slide"], ["/", "search"]],
   ],
   [
-    "Slide",
+    "Slide, and two models",
     [
       ["← ↑ → ↓", "move"],
       ["+  −", "zoom in and out"],
@@ -18,6 +18,11 @@ const KEYS = [
       ["[  ]", "opacity of the layer"],
       [",  .", "threshold lower and higher"],
       ["a", "show or hide annotations"],
+    ],
+  ],
+  [
+    "Slide",
+    [
       ["c", "values of the patch in the middle"],
       ["k", "next patch to look at"],
       ["n, p", "next and previous slide of the worklist"],

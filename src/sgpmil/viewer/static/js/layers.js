@@ -2,19 +2,24 @@
 
 import { get } from "./api.js";
 import { count, debounce, h, replace, shown } from "./dom.js";
+import { swatch } from "./patch.js";
 
 const NONE = "none";
+const PROTOTYPE = "prototype";
 const STEPS = 200;
 const WAIT = 1500;
+const MOST_SWATCHES = 12;
 
 export function defaultLayer(slide) {
   const kinds = slide.layers.map((layer) => layer.kind);
   return ["evidence", "single", "attention"].find((kind) => kinds.includes(kind)) ?? NONE;
 }
 
-// `stages` are shown alike. `onChange` receives the changed state.
+// `stages` are shown alike. `onChange` receives the changed state. `sides` hold the legend and the
+// count of each stage; without them the panel does.
 export class LayerPanel {
-  constructor(host, slide, run, values, stages, onChange) {
+  constructor(host, slide, run, values, stages, onChange, sides = null) {
+    this.sides = sides;
     this.run = run;
     this.stages = stages;
     this.onChange = onChange;
@@ -23,7 +28,9 @@ export class LayerPanel {
     this.least = values.least === undefined ? null : Number(values.least);
     if (!Number.isFinite(this.least)) this.least = null;
     this.showsOutlines = values.outlines !== "no";
+    this.outlineOpacity = clamp(Number(values.outline_opacity ?? 1), 0, 1, 1);
     this.turn = 0;
+    this.isLeft = false;
     this.element = h("section", { class: "layers", "aria-label": "Layers" });
     host.replaceChildren(this.element);
     this.take(slide);
@@ -44,8 +51,12 @@ export class LayerPanel {
     return this.slide.layers.find((layer) => layer.kind === this.layer) ?? null;
   }
 
+  layerOf(stage) {
+    return stage.slide.layers.find((layer) => layer.kind === this.layer) ?? null;
+  }
+
   get hasScores() {
-    return this.chosen !== null && this.chosen.kind !== "prototype";
+    return this.chosen !== null && this.chosen.kind !== PROTOTYPE;
   }
 
   build() {
@@ -56,12 +67,13 @@ export class LayerPanel {
         h("span", {}, title), h("kbd", { "aria-hidden": "true" }, number < 9 ? String(number + 1) : "")));
     this.opacityInput = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: this.opacity, oninput: () => this.setOpacity(Number(this.opacityInput.value)) });
     this.thresholdInput = h("input", { type: "range", min: 0, max: STEPS, step: 1, oninput: () => this.setStep(Number(this.thresholdInput.value)) });
-    this.thresholdText = h("output", { class: "selection" });
-    this.legend = h("div", { class: "legend" });
-    this.controls = h("div", { class: "controls" });
+    this.counts = this.stages.map((stage) => h("output", { class: "selection", "aria-label": this.sides && `Patches counted by ${stage.slide.title}` }));
+    this.legends = this.stages.map(() => h("div", { class: "legend" }));
+    this.sides?.forEach((side, number) => replace(side, this.counts[number], this.legends[number]));
     const classes = h("select", { onchange: (event) => this.onChange({ class: event.target.value, reload: true }) }, this.run.classes.map((name, c) => h("option", { value: c, selected: c === this.slide.class_index }, name)));
     const outlines = h("input", { type: "checkbox", checked: this.showsOutlines, onchange: () => this.toggleOutlines() });
     this.outlinesInput = outlines;
+    const outlineOpacity = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: this.outlineOpacity, oninput: () => this.setOutlineOpacity(Number(outlineOpacity.value)) });
     replace(
       this.element,
       h("h2", {}, "Layers"),
@@ -69,42 +81,43 @@ export class LayerPanel {
       this.slide.layers.some((layer) => layer.of_class) ? h("label", { class: "field line" }, h("span", {}, "Class of evidence"), classes) : null,
       h("label", { class: "field line" }, h("span", {}, "Opacity"), this.opacityInput),
       h("label", { class: "field line" }, h("span", {}, "Threshold"), this.thresholdInput),
-      this.thresholdText,
-      this.slide.annotations ? h("label", { class: "choice" }, outlines, h("span", {}, `Annotations: ${this.slide.annotations.name}`), h("kbd", { "aria-hidden": "true" }, "a")) : null,
-      this.legend,
+      this.sides ? null : [this.counts, this.legends],
+      this.slide.annotations ? [
+        h("label", { class: "choice" }, outlines, h("span", {}, `Annotations: ${this.slide.annotations.name}`), h("kbd", { "aria-hidden": "true" }, "a")),
+        h("label", { class: "field line" }, h("span", {}, "Opacity of lines"), outlineOpacity),
+      ] : null,
     );
   }
 
   async apply() {
-    const layer = this.layer === NONE ? null : this.layer;
-    if (layer === "prototype" && !(await this.prototypesAreReady())) return;
-    const least = this.hasScores ? this.least : null;
-    for (const stage of this.stages) {
-      stage.setOpacity(this.opacity);
-      stage.setMap(stage.slide.layers.some((one) => one.kind === layer) ? layer : null, stage.slide.class_index, least);
-      stage.setOutlines(this.showsOutlines ? (stage.slide.annotations?.rings ?? []) : []);
-    }
-    this.opacityInput.disabled = layer === null;
+    const layer = this.layer;
+    this.opacityInput.disabled = layer === NONE;
     this.thresholdInput.disabled = !this.hasScores;
     this.thresholdInput.value = this.step;
     this.count();
-    this.drawLegend();
+    this.drawOutlines();
+    if (layer === PROTOTYPE) await this.findPrototypes();
+    if (this.isLeft || layer !== this.layer) return;
+    for (const [side, stage] of this.stages.entries()) {
+      const isThere = this.layerOf(stage) && (layer !== PROTOTYPE || stage.prototypes.prototypes.length);
+      stage.setOpacity(this.opacity);
+      stage.setMap(isThere ? layer : null, stage.slide.class_index, this.hasScores ? this.least : null);
+      replace(this.legends[side], this.legendOf(stage));
+    }
   }
 
-  // Prototypes are found in the background: wait for them, or say why there are none.
-  async prototypesAreReady() {
-    for (const stage of this.stages) {
-      for (;;) {
-        const found = await get(`/api/slides/${stage.slide.number}/prototypes`);
-        if (this.layer !== "prototype" || !this.element.isConnected) return false;
-        if (found.prototypes.length) break;
-        replace(this.legend, h("p", { class: "quiet" }, found.reason));
+  // Prototypes are found in the background: wait for them.
+  async findPrototypes() {
+    for (const [side, stage] of this.stages.entries()) {
+      while (this.layerOf(stage)) {
+        stage.prototypes = await get(`/api/slides/${stage.slide.number}/prototypes`);
+        if (this.isLeft || this.layer !== PROTOTYPE) return;
+        if (!stage.prototypes.is_working) break;
         for (const one of this.stages) one.setMap(null);
-        if (!found.is_working) return false;
+        replace(this.legends[side], quiet(stage.prototypes.reason));
         await new Promise((resolve) => setTimeout(resolve, WAIT));
       }
     }
-    return true;
   }
 
   get step() {
@@ -140,49 +153,92 @@ export class LayerPanel {
     this.redraw();
   }
 
+  // The page is left: what is pending would change the next one.
+  leave() {
+    this.isLeft = true;
+  }
+
   redraw = debounce(() => {
-    const layer = this.layer === NONE ? null : this.layer;
-    for (const stage of this.stages) if (stage.slide.layers.some((one) => one.kind === layer)) stage.setMap(layer, stage.slide.class_index, this.least);
+    if (this.isLeft || !this.hasScores) return;
+    for (const stage of this.stages) if (this.layerOf(stage)) stage.setMap(this.layer, stage.slide.class_index, this.least);
     this.onChange({ least: this.least });
   }, 120);
+
+  drawOutlines() {
+    for (const stage of this.stages) stage.setOutlines(this.showsOutlines ? (stage.slide.annotations?.rings ?? []) : [], this.outlineOpacity);
+  }
+
+  setOutlineOpacity(value) {
+    this.outlineOpacity = value;
+    this.drawOutlines();
+    this.onChange({ outline_opacity: value === 1 ? null : value });
+  }
 
   toggleOutlines() {
     this.showsOutlines = !this.showsOutlines;
     if (this.outlinesInput) this.outlinesInput.checked = this.showsOutlines;
-    for (const stage of this.stages) stage.setOutlines(this.showsOutlines ? (stage.slide.annotations?.rings ?? []) : []);
+    this.drawOutlines();
     this.onChange({ outlines: this.showsOutlines ? null : "no" });
   }
 
   // Count the patches that reach the threshold.
-  async count() {
+  count() {
     const own = ++this.turn;
-    if (!this.hasScores) {
-      this.thresholdText.textContent = "";
+    this.stages.forEach((stage, side) => this.countOn(stage, this.counts[side], own));
+  }
+
+  async countOn(stage, host, own) {
+    const layer = this.hasScores ? this.layerOf(stage) : null;
+    const least = this.least ?? layer?.least ?? null;
+    if (layer === null || least === null) {
+      host.textContent = "";
       return;
     }
-    const least = this.least ?? this.chosen.least;
-    if (least === null) return;
-    const query = { layer: this.layer, class: this.slide.class_index, least: this.least ?? -1e300 };
+    const query = { layer: layer.kind, class: stage.slide.class_index, least: this.least ?? -1e300 };
     try {
-      const found = await get(`/api/slides/${this.slide.number}/selection`, query);
+      const found = await get(`/api/slides/${stage.slide.number}/selection`, query);
       if (own !== this.turn) return;
       const area = found.area_mm2 === null ? "" : ` · ${found.is_exact ? "" : "about "}${shown(found.area_mm2)} mm²`;
       const patches = `${found.patches.toLocaleString("en")} of ${count(found.known, "patch", "patches")}`;
-      this.thresholdText.textContent = this.least === null ? `All: ${patches}${area}` : `≥ ${String(least).replace("-", "−")}: ${patches}${area}`;
+      host.textContent = this.least === null ? `All: ${patches}${area}` : `≥ ${String(least).replace("-", "−")}: ${patches}${area}`;
     } catch (error) {
-      if (own === this.turn) this.thresholdText.textContent = error.message;
+      if (own === this.turn) host.textContent = error.message;
     }
   }
 
-  drawLegend() {
-    const layer = this.chosen;
-    if (layer === null) return replace(this.legend);
-    if (layer.kind === "prototype") return replace(this.legend, h("p", { class: "quiet" }, "Each patch has the colour of the prototype that it is most like: see Prototypes."));
-    replace(this.legend, legend(layer));
+  legendOf(stage) {
+    const layer = this.layerOf(stage);
+    if (layer === null) return this.layer === NONE ? [] : quiet("This model does not give the layer.");
+    return layer.kind === PROTOTYPE ? prototypeLegend(stage.prototypes) : legend(layer);
+  }
+
+  // Choose by a key; say whether it was one.
+  key(key) {
+    if (/^[1-9]$/.test(key)) this.choose(this.kinds[Number(key) - 1]);
+    else if (key === "[" || key === "]") this.setOpacity(this.opacity + (key === "]" ? 0.1 : -0.1));
+    else if (key === "," || key === ".") this.setStep(this.step + (key === "." ? 5 : -5));
+    else if (key === "a") this.toggleOutlines();
+    else return false;
+    return true;
   }
 }
 
-export function legend(layer) {
+const quiet = (words) => h("p", { class: "quiet" }, words);
+
+// The prototypes of most of the slide's patches.
+function prototypeLegend({ prototypes, reason }) {
+  if (!prototypes.length) return quiet(reason);
+  const here = prototypes.filter((one) => one.here).sort((a, b) => b.here - a.here);
+  const left = here.length - MOST_SWATCHES;
+  const colours = new Set(prototypes.map((one) => one.colour)).size;
+  return [
+    h("ul", { class: "swatches", "aria-label": "Prototypes of this slide" }, here.slice(0, MOST_SWATCHES).map((one) => h("li", {}, swatch(one.colour), `${one.index}: ${count(one.here, "patch", "patches")}`))),
+    left > 0 ? quiet(`${left} more: see Prototypes.`) : [],
+    colours < prototypes.length ? quiet(`${prototypes.length} prototypes share ${colours} colours: click a patch to see its own.`) : [],
+  ];
+}
+
+function legend(layer) {
   const scale = h("span", { class: "scale", role: "img", "aria-label": `Colours from ${shown(layer.low)} to ${shown(layer.high)}` });
   scale.style.background = `linear-gradient(to right, ${layer.colours.join(", ")})`;
   const below = layer.least !== null && layer.least < layer.low && layer.low !== 1;

@@ -47,7 +47,12 @@ function isTyping(target) {
 }
 
 addEventListener("keydown", (event) => {
-  if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target)) return;
+  if (event.metaKey || event.ctrlKey || event.altKey) return;
+  if (isTyping(event.target)) {
+    // The first Esc leaves the field, the next one the page.
+    if (event.key === "Escape" && !document.getElementById("help").open) main.focus({ preventScroll: true });
+    return;
+  }
   if (event.key === "?") {
     event.preventDefault();
     showHelp();
@@ -57,11 +62,13 @@ addEventListener("keydown", (event) => {
   if (event.target.matches?.("input") && event.key.startsWith("Arrow")) return;
   if (page?.key?.(event)) event.preventDefault();
 });
-addEventListener("popstate", open);
+addEventListener("popstate", () => open().then(() => page?.enter?.()));
 addEventListener("sgpmil:go", () => {
   open().then(() => {
-    main.focus({ preventScroll: true });
-    scrollTo(0, 0);
+    if (!page?.enter?.()) {
+      main.focus({ preventScroll: true });
+      scrollTo(0, 0);
+    }
     announce(document.title);
   });
 });

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, percent, replace, shown } from "./dom.js";
-import { link, state } from "./state.js";
+import { link } from "./state.js";
 
 export const KINDS = {
   attention: "Highest attention",
@@ -35,10 +35,10 @@ export async function patchPanel(host, slide, run, patch, onPrototype) {
         found.label !== null ? h("p", {}, "Annotated: ", h("strong", {}, found.label > 0 ? "positive" : "negative")) : null,
         found.single_probability !== null ? h("p", {}, `Alone it would be ${found.class} with ${percent(found.single_probability)}.`) : null,
         found.prototype ? h("p", {}, "Most like ", h("button", { type: "button", class: "as-link", onclick: () => onPrototype(found.prototype.index) }, swatch(found.prototype.colour), `prototype ${found.prototype.index}`), ` (similarity ${shown(found.prototype.similarity, 2)})`) : null)),
-    h("table", { class: "values" },
+    h("div", { class: "table-wrap" }, h("table", { class: "values" },
       h("caption", { class: "hidden" }, "Scores of the patch"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Score"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "95 % interval"))),
-      h("tbody", {}, found.values.map((value) => h("tr", {}, h("th", { scope: "row" }, value.title, h("span", { class: "sub" }, value.unit)), h("td", {}, shown(value.value)), h("td", {}, value.low === null ? "–" : `${shown(value.low)} to ${shown(value.high)}`))))),
+      h("tbody", {}, found.values.map((value) => h("tr", {}, h("th", { scope: "row" }, value.title, h("span", { class: "sub" }, value.unit)), h("td", {}, shown(value.value)), h("td", {}, value.low === null ? "–" : `${shown(value.low)} to ${shown(value.high)}`)))))),
     similar,
   );
   fillSimilar(similar, slide, found.patch);
@@ -48,10 +48,12 @@ export async function patchPanel(host, slide, run, patch, onPrototype) {
 async function fillSimilar(host, slide, patch) {
   try {
     const found = await get(`/api/slides/${slide.number}/similar`, { patch });
-    replace(host,
-      h("h3", {}, "Most similar in this slide"), patchTiles(found.here, slide),
-      h("h3", {}, "Most similar in other slides"), found.elsewhere.length ? patchTiles(found.elsewhere, slide) : h("p", { class: "quiet" }, "There are none."),
-      h("p", { class: "quiet" }, found.note));
+    const tiles = (patches) => (patches.length ? patchTiles(patches, slide) : h("p", { class: "quiet" }, "There are none."));
+    const lists = [
+      h("h3", {}, "Most similar in this slide"), tiles(found.here),
+      h("h3", {}, "Most similar in other slides"), tiles(found.elsewhere),
+    ];
+    replace(host, found.here.length || found.elsewhere.length ? lists : [], h("p", { class: "quiet" }, found.note));
   } catch (error) {
     replace(host, h("p", { class: "quiet" }, error.message));
   }
@@ -61,8 +63,13 @@ export function patchTiles(patches, slide) {
   return h("ul", { class: "tiles" }, patches.map((one) => h("li", {}, patchLink(one, slide))));
 }
 
+// The state that shows a patch, with the layers of now.
+export function patchState(name, patch) {
+  return { view: "slide", name, patch, x: null, y: null, zoom: null };
+}
+
 export function patchLink(one, slide) {
-  const target = { ...state(), view: "slide", name: one.name, patch: one.patch, x: null, y: null, zoom: null, region: null };
+  const target = (now) => ({ ...now, ...patchState(one.name, one.patch) });
   const words = one.name === slide.name ? `patch ${one.patch}` : one.name;
   return link(target, { class: "tile", title: `${one.name}, patch ${one.patch}` }, h,
     one.has_picture ? picture(slide, one.number, one.patch) : h("span", { class: "no-picture", "aria-hidden": "true" }, "▦"),

@@ -8,6 +8,11 @@ const WORDS = { agree: "Agree", disagree: "Disagree", unsure: "Unsure" };
 
 // Verdicts that were begun and not saved, by slide: they are there again when the slide is.
 const drafts = new Map();
+let shownPanel = null;
+
+addEventListener("beforeunload", (event) => {
+  if (drafts.size || shownPanel?.isChanged) event.preventDefault();
+});
 
 function storedName() {
   try {
@@ -30,18 +35,21 @@ export class ReviewPanel {
   }
 
   async load() {
+    shownPanel = this;
     const all = await get(`/api/slides/${this.slide.number}/reviews`);
+    if (shownPanel !== this) return;
     this.others = all;
     this.build();
     this.take(storedName());
     const draft = drafts.get(this.slide.name);
     if (draft) this.restore(draft);
+    drafts.delete(this.slide.name);
   }
 
   // Keep what was not saved.
   leave() {
-    if (!this.isChanged) return void drafts.delete(this.slide.name);
-    drafts.set(this.slide.name, { name: this.name.value, verdict: this.verdict, note: this.note.value, regions: this.regions });
+    shownPanel = null;
+    if (this.isChanged) drafts.set(this.slide.name, { name: this.name.value, verdict: this.verdict, note: this.note.value, regions: this.regions });
   }
 
   restore({ name, verdict, note, regions }) {
@@ -154,6 +162,7 @@ export class ReviewPanel {
   }
 
   async save() {
+    if (this.isSaving) return;
     const reviewer = this.name.value.trim();
     const { verdict } = this;
     if (!reviewer || !verdict) {
@@ -166,6 +175,7 @@ export class ReviewPanel {
       // Private windows keep nothing.
     }
     const note = this.note.value;
+    this.isSaving = true;
     try {
       const saved = await put(`/api/slides/${this.slide.number}/reviews`, { reviewer, version: this.version, verdict, note, regions: this.regions });
       this.others = [...this.others.filter((one) => one.reviewer !== reviewer), saved];
@@ -177,6 +187,8 @@ export class ReviewPanel {
     } catch (error) {
       if (error instanceof ApiError && error.status === 409 && error.content?.current) this.conflict(error);
       else this.message.textContent = error.message;
+    } finally {
+      this.isSaving = false;
     }
   }
 
@@ -184,6 +196,7 @@ export class ReviewPanel {
   conflict(error) {
     const other = error.content.current;
     this.version = other.version;
-    replace(this.message, `${error.message} It says “${other.verdict}”${other.note ? `: ${other.note}` : "."} `, "Saving again replaces it; the history keeps both.");
+    const regions = other.regions.length ? ` and has ${count(other.regions.length, "region")}` : "";
+    replace(this.message, `${error.message} It says “${other.verdict}”${regions}${other.note ? `: ${other.note}` : "."} `, "Saving again replaces all of it. The history keeps both: export it at Verdicts.");
   }
 }

@@ -8,7 +8,7 @@ import { prototypePanel } from "./prototypes.js";
 import { ReviewPanel } from "./review.js";
 import { MISSING, openSeadragon, Stage } from "./stage.js";
 import { go, link, note, state } from "./state.js";
-import { LEVELS, worklistState } from "./worklist.js";
+import { LEVELS, remember, worklistState } from "./worklist.js";
 
 const TABS = [["patch", "Patch"], ["prototypes", "Prototypes"], ["review", "Verdict"]];
 
@@ -17,6 +17,7 @@ export async function slidePage(main, run, values) {
   let slide = await get(`/api/slides/${number}`, { class: values.class });
   document.title = `${slide.name} · ${run.name}`;
   const around = worklistState(values);
+  remember(slide.name);
   const host = h("div", { class: "stage" });
   const bodies = Object.fromEntries(TABS.map(([name]) => [name, h("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabIndex: 0, class: "tab-body" })]));
   const tabs = TABS.map(([name, words]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => choose(name), onkeydown: arrows }, words));
@@ -79,7 +80,7 @@ export async function slidePage(main, run, values) {
       announce(`Patch ${index}`);
       bodies.patch.append(h("p", {}, h("button", { type: "button", class: "as-link", onclick: clearPatch }, "Patches to look at")));
     } catch (error) {
-      failed(bodies.patch)(error);
+      if (isHere) failed(bodies.patch)(error);
     }
   }
 
@@ -92,16 +93,15 @@ export async function slidePage(main, run, values) {
 
   async function pick(x, y) {
     if (review?.corner(x, y)) return;
-    try {
-      const found = await get(`/api/slides/${slide.number}/patch`, { x, y, class: slide.class_index });
-      await showPatch(found.patch, { move: false });
-    } catch {
-      clearPatch();
-    }
+    const found = await get(`/api/slides/${slide.number}/patch`, { x, y, class: slide.class_index }).catch(() => null);
+    if (!isHere) return;
+    if (found === null) clearPatch();
+    else await showPatch(found.patch, { move: false });
   }
 
   async function step(by) {
     const found = await neighbours(around, slide.name);
+    if (!isHere) return;
     const target = by > 0 ? found.next : found.previous;
     if (!target) return announce("There is no other slide.");
     const kept = state();
@@ -141,9 +141,12 @@ export async function slidePage(main, run, values) {
   }
 
   async function changed({ reload, ...changes }) {
+    if (!isHere) return;
     note(changes);
     if (!reload) return;
-    slide = await get(`/api/slides/${number}`, { class: changes.class });
+    const found = await get(`/api/slides/${number}`, { class: changes.class });
+    if (!isHere) return;
+    slide = found;
     stage.slide = slide;
     layers.take(slide);
     if (patch !== null) showPatch(patch, { move: false });
@@ -152,7 +155,8 @@ export async function slidePage(main, run, values) {
   return {
     leave() {
       isHere = false;
-      if (review.name) review.leave();
+      review.leave();
+      layers?.leave();
       stage?.close();
       window.sgpmilStage = null;
     },
@@ -167,15 +171,9 @@ export async function slidePage(main, run, values) {
       if (key === "n" || key === "p") return step(key === "n" ? 1 : -1), true;
       if (key === "r") return choose("review"), bodies.review.querySelector("input, textarea")?.focus(), true;
       if (!stage) return false;
-      const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-      if (moves[key] && !event.target.closest?.(".panel")) return stage.move(...moves[key]), true;
-      if (key === "+" || key === "=") return stage.zoom(1.6), true;
-      if (key === "-" || key === "_") return stage.zoom(1 / 1.6), true;
-      if (key === "0") return stage.home(), true;
-      if (/^[1-9]$/.test(key)) return layers.choose(layers.kinds[Number(key) - 1]), true;
-      if (key === "[" || key === "]") return layers.setOpacity(layers.opacity + (key === "]" ? 0.1 : -0.1)), true;
-      if (key === "," || key === ".") return layers.setStep(layers.step + (key === "." ? 5 : -5)), true;
-      if (key === "a") return layers.toggleOutlines(), true;
+      // Arrows scroll the panel where it has the focus.
+      if (!(key.startsWith("Arrow") && event.target.closest?.(".panel")) && stage.key(key)) return true;
+      if (layers.key(key)) return true;
       if (key === "c") return pick(stage.view().x, stage.view().y), true;
       if (key === "d") return choose("review"), review.sketch ? review.finish() : review.begin(), true;
       if (key === "k") {
@@ -220,5 +218,5 @@ export function prediction(slide, run, around = {}) {
     slide.notes.map((text) => h("p", { class: "notice" }, text)),
     h("details", {}, h("summary", {}, "Why, and how sure"), slide.reasons.map((text) => h("p", {}, text)), h("p", {}, slide.doubt), h("p", {}, slide.set_sentence),
       h("p", { class: "quiet" }, `Fold ${slide.fold} of ${slide.run}; patient ${slide.case_id}; ${slide.num_patches.toLocaleString("en")} patches.`)),
-    slide.counterparts.length ? h("p", {}, slide.counterparts.map((one) => link({ view: "compare", name: slide.name, with: one.number, ...around }, { class: "button" }, h, `Compare with ${one.title}`))) : null);
+    slide.counterparts.length ? h("p", {}, slide.counterparts.map((one) => link({ view: "compare", name: slide.name, with: one.title, ...around }, { class: "button" }, h, `Compare with ${one.title}`))) : null);
 }

@@ -32,6 +32,7 @@ export class Stage {
     this.onPick = onPick;
     this.onMove = onMove;
     this.mapImage = null;
+    this.wholeMap = null;
     this.mapTurn = 0;
     this.opacity = 0.6;
     this.drawn = null;
@@ -105,11 +106,10 @@ export class Stage {
   async setMap(layer, classIndex, least) {
     const turn = ++this.mapTurn;
     await this.ready;
-    const old = this.mapImage;
+    if (turn !== this.mapTurn) return;
     if (layer === null) {
       this.mapImage = null;
-      if (old) this.viewer.world.removeItem(old);
-      return;
+      return this.dropMaps();
     }
     const query = least === null ? "" : `?least=${least}`;
     const folder = `/maps/${this.slide.number}/${layer}/${classIndex}_files/`;
@@ -121,10 +121,15 @@ export class Stage {
           if (turn !== this.mapTurn) this.viewer.world.removeItem(item);
           else {
             this.mapImage = item;
-            // The old map stays until the new one is there, so that nothing flickers.
-            const drop = () => old && this.viewer.world.getIndexOfItem(old) >= 0 && this.viewer.world.removeItem(old);
-            if (item.getFullyLoaded()) drop();
-            else item.addOnceHandler("fully-loaded-change", drop);
+            // The last whole map stays until the new one is whole, so that nothing flickers.
+            this.dropMaps(item, this.wholeMap);
+            const whole = () => {
+              if (item !== this.mapImage) return;
+              this.wholeMap = item;
+              this.dropMaps(item);
+            };
+            if (item.getFullyLoaded()) whole();
+            else item.addOnceHandler("fully-loaded-change", whole);
           }
           resolve();
         },
@@ -133,18 +138,28 @@ export class Stage {
     });
   }
 
+  // The slide, and the maps over it.
+  get items() {
+    const world = this.viewer.world;
+    return Array.from({ length: world.getItemCount() }, (_, i) => world.getItemAt(i));
+  }
+
+  dropMaps(...kept) {
+    for (const item of this.items.slice(1)) if (!kept.includes(item)) this.viewer.world.removeItem(item);
+  }
+
   setOpacity(opacity) {
     this.opacity = opacity;
-    this.mapImage?.setOpacity(opacity);
+    for (const item of this.items.slice(1)) item.setOpacity(opacity);
   }
 
   // Whether all that is in view was drawn.
   get isLoaded() {
-    const world = this.viewer.world;
-    return Array.from({ length: world.getItemCount() }, (_, i) => world.getItemAt(i)).every((item) => item.getFullyLoaded());
+    return this.items.every((item) => item.getFullyLoaded());
   }
 
-  setOutlines(rings) {
+  setOutlines(rings, opacity) {
+    this.outlines.setAttribute("opacity", opacity);
     this.outlines.replaceChildren(...rings.map((ring) => polygon(ring)));
   }
 
@@ -226,7 +241,19 @@ export class Stage {
     this.viewer.viewport.goHome();
   }
 
+  // Move or zoom by a key; say whether it was one.
+  key(key) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (moves[key]) this.move(...moves[key]);
+    else if (key === "+" || key === "=") this.zoom(1.6);
+    else if (key === "-" || key === "_") this.zoom(1 / 1.6);
+    else if (key === "0") this.home();
+    else return false;
+    return true;
+  }
+
   close() {
+    this.mapTurn += 1;
     this.viewer.destroy();
   }
 }

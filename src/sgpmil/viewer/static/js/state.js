@@ -21,16 +21,21 @@ export function note(changes) {
   history.replaceState(history.state, "", address({ ...state(), ...changes }));
 }
 
+// `values` are a state, or a function of it for a link that keeps what is chosen when it is clicked.
 export function link(values, properties, h, ...children) {
+  const target = () => (typeof values === "function" ? values(state()) : values);
+  const refresh = (event) => (event.currentTarget.href = address(target()));
   return h(
     "a",
     {
       ...properties,
-      href: address(values),
+      href: address(target()),
+      onpointerdown: refresh, // for another window
       onclick: (event) => {
+        refresh(event);
         if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
         event.preventDefault();
-        go(values);
+        go(target());
       },
     },
     ...children,

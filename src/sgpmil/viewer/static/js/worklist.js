@@ -20,6 +20,13 @@ export function worklistState(values) {
   return Object.fromEntries(FILTERS.filter((name) => values[name] !== undefined).map((name) => [name, values[name]]));
 }
 
+// The slide that was last looked at, and the rows that were there: the worklist comes back to them.
+const place = { name: null, query: "", rows: 0 };
+
+export function remember(name) {
+  place.name = name;
+}
+
 export async function worklistPage(main, run, values) {
   document.title = `Worklist · ${run.name}`;
   const query = worklistState(values);
@@ -30,6 +37,7 @@ export async function worklistPage(main, run, values) {
   let total = 0;
   let turn = 0;
   let isLoading = false;
+  let isLeft = false;
 
   async function load(restart = false) {
     if (isLoading && !restart) return;
@@ -52,6 +60,7 @@ export async function worklistPage(main, run, values) {
   }
 
   function change(changes) {
+    if (isLeft) return;
     Object.assign(query, changes);
     for (const name of Object.keys(query)) if (query[name] === "" || query[name] === false || query[name] === null) delete query[name];
     note(Object.fromEntries(FILTERS.map((name) => [name, query[name] ?? null])));
@@ -94,8 +103,13 @@ export async function worklistPage(main, run, values) {
   const watcher = new IntersectionObserver((entries) => {
     if (entries.some((entry) => entry.isIntersecting) && !more.hidden && rows.length) load();
   }, { rootMargin: "600px" });
-  watcher.observe(more);
   await load(true);
+  const isBack = place.query === JSON.stringify(query);
+  const lastLink = () => [...body.querySelectorAll("a.slide-link")].find((one) => one.textContent === place.name);
+  // The slide may have been stepped to, beyond the rows that were there.
+  while (isBack && !isLoading && place.name !== null && !lastLink() && rows.length < Math.min(total, place.rows + PART)) await load();
+  const last = isBack ? lastLink() : undefined;
+  watcher.observe(more);
 
   function step(by) {
     const links = [...body.querySelectorAll("a.slide-link")];
@@ -104,7 +118,17 @@ export async function worklistPage(main, run, values) {
     return true;
   }
   return {
-    leave: () => watcher.disconnect(),
+    // Called when the page is shown.
+    enter() {
+      last?.focus({ preventScroll: true });
+      last?.closest("tr").scrollIntoView({ block: "center" });
+      return last !== undefined;
+    },
+    leave() {
+      isLeft = true;
+      watcher.disconnect();
+      Object.assign(place, { query: JSON.stringify(worklistState(query)), rows: rows.length });
+    },
     key(event) {
       if (event.key === "j") return step(1);
       if (event.key === "k") return step(-1);
