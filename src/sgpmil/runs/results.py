@@ -102,8 +102,10 @@ def open_results(
             )
     tables = _fold_tables(place)
     if tables and other is None:
-        folds = [RunFold(name, table, keep_seen=keep_seen) for name, table in tables.items()]
-        return Results(place, tuple(folds))
+        return Results(
+            place,
+            tuple(RunFold(name, table, keep_seen=keep_seen) for name, table in tables.items()),
+        )
     for one in (place, other):
         if one is not None and one.is_dir() and not is_prediction_folder(one):
             raise PredictionError(
