@@ -128,6 +128,13 @@ def test_a_class_with_fewer_patients_than_folds_is_not_ready(tmp_path, features,
             assert ready
 
 
+def test_copies_under_other_names_are_found(tmp_path, features, write_trident):
+    for name, seed in (("a", 1), ("b", 2), ("c", 1), ("d", 3)):
+        torch.manual_seed(seed)
+        write_trident(tmp_path / f"{name}.h5", torch.randn(3, 4).numpy())
+    assert inspect_folder(tmp_path).copies == (("a", "c"),)
+
+
 def test_patients_with_slides_of_both_classes_are_patients_of_both(
     tmp_path, features, write_trident
 ):

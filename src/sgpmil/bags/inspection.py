@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from sgpmil.bags.class_scales import find_scale
 from sgpmil.bags.labels import LabelTable
@@ -76,6 +78,7 @@ class Inspection:
         missing: Labels without a slide.
         unlabelled: Slides without a label, where labels are given.
         duplicates: Slides that have several files.
+        copies: Names of slides that share all features, a group each.
         empty: Slides without instances.
         unreadable: Slides whose files are damaged.
         non_finite: Slides with NaN or infinity.
@@ -100,6 +103,7 @@ class Inspection:
     missing: tuple[str, ...]
     unlabelled: tuple[str, ...]
     duplicates: tuple[str, ...]
+    copies: tuple[tuple[str, ...], ...]
     empty: tuple[str, ...]
     unreadable: tuple[UnreadableSlide, ...]
     non_finite: tuple[str, ...]
@@ -127,11 +131,11 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class _Slide:
-    """A slide of the folder; `read` returns its header and whether its features are finite."""
+    """A slide of the folder; `read` gives its header, and a digest where features are finite."""
 
     slide_id: str
     bag_format: str | None
-    read: Callable[[], tuple[BagHeader, bool]]
+    read: Callable[[], tuple[BagHeader, bytes | None]]
 
 
 def inspect_folder(
@@ -163,16 +167,18 @@ def inspect_folder(
     empty: list[str] = []
     non_finite: list[str] = []
     unreadable: list[UnreadableSlide] = []
+    same: dict[bytes, list[str]] = {}
     for slide in slides:
         try:
-            header, is_finite = slide.read()
+            header, digest = slide.read()
         except BagError as error:
             unreadable.append(UnreadableSlide(slide.slide_id, str(error)))
         else:
             if header.num_instances == 0:
                 empty.append(slide.slide_id)
-            elif is_finite:
+            elif digest is not None:
                 usable.append((slide.slide_id, header))
+                same.setdefault(digest, []).append(slide.slide_id)
             else:
                 non_finite.append(slide.slide_id)
         if on_bag is not None:
@@ -207,6 +213,7 @@ def inspect_folder(
         missing=_without(() if labels is None else labels.slide_ids, names),
         unlabelled=() if labels is None else _without(names, labels.slide_ids),
         duplicates=tuple(name for name, count in Counter(names).items() if count > 1),
+        copies=tuple(tuple(names) for names in same.values() if len(set(names)) > 1),
         empty=tuple(empty),
         unreadable=tuple(unreadable),
         non_finite=tuple(non_finite),
@@ -236,14 +243,21 @@ def _slides(folder: Path) -> tuple[list[_Slide], LabelTable | None]:
     return slides, table if len(table) else None
 
 
-def _read_file(file: BagFile) -> tuple[BagHeader, bool]:
-    raw = file.read()
-    return file.peek(), bool(torch.isfinite(raw.features).all())
+def _read_file(file: BagFile) -> tuple[BagHeader, bytes | None]:
+    return file.peek(), _digest(file.read().features)
 
 
-def _read_stored(source: BagSource, slide_id: str) -> tuple[BagHeader, bool]:
-    bag = source.read(slide_id)
-    return source.header(slide_id), bool(torch.isfinite(bag.features).all())
+def _read_stored(source: BagSource, slide_id: str) -> tuple[BagHeader, bytes | None]:
+    return source.header(slide_id), _digest(source.read(slide_id).features)
+
+
+def _digest(features: Tensor) -> bytes | None:
+    """Return a digest of features, by which copies are found; None where some are not finite."""
+    if not torch.isfinite(features).all():
+        return None
+    digest = blake2b(repr(tuple(features.shape)).encode())
+    digest.update(features.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def _instance_counts(counts: Sequence[int]) -> InstanceCounts:

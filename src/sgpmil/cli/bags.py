@@ -53,6 +53,7 @@ def inspect(options: InspectOptions) -> None:
             ("labels without a slide", _named(found.missing, has_labels)),
             ("slides without a label", _named(found.unlabelled, has_labels)),
             ("duplicate slides", _named(found.duplicates)),
+            *([("slides with equal features", _copies(found))] if found.copies else []),
             ("empty slides", _named(found.empty)),
             ("unreadable slides", _named([f"{u.slide_id} ({u.reason})" for u in found.unreadable])),
             ("slides with NaN or infinity", _named(found.non_finite)),
@@ -76,6 +77,11 @@ def inspect(options: InspectOptions) -> None:
     else:
         console.print("Not ready: correct the above, or train with --skip-missing or --skip-bad.")
     raise typer.Exit(1)
+
+
+def _copies(found: Inspection) -> str:
+    groups = _named([" = ".join(group) for group in found.copies])
+    return f"{groups}: one in training would betray the other in testing"
 
 
 def _classes(found: Inspection) -> str:
