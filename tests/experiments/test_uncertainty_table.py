@@ -6,13 +6,14 @@ from scipy.stats import t as student
 from scipy.stats import ttest_rel
 from statsmodels.stats.multitest import multipletests
 
+from sgpmil.experiments.design_study import ScoredRun
 from sgpmil.experiments.model_table import spread_of
-from sgpmil.experiments.uncertainty_table import Run, column_name, compare_with, format_spread
+from sgpmil.experiments.uncertainty_table import column_name, compare_with, format_spread
 
 
 def runs_of(data_set, design, values, **more):
     return [
-        Run(
+        ScoredRun(
             data_set,
             design,
             seed,

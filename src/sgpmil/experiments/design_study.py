@@ -7,7 +7,7 @@ study resumes with the next call. `read_scored` reads them.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,7 @@ class ScoredRun:
         data_set: Name of the data set.
         design: Name of the design.
         seed: Seed.
-        columns: Values of `score`.
+        columns: Values of `score` or of `sgpmil.experiments.uncertainty_measures.measure`.
         num_train: Number of training bags.
         num_test: Number of test bags.
         parameters: Number of trainable parameters.
@@ -224,6 +224,12 @@ class ScoredRun:
     num_test: int
     parameters: int
     seconds: float
+
+    @classmethod
+    def from_result(cls, found: Mapping[str, Any]) -> "ScoredRun":
+        """Return the run of a result file."""
+        keys = {field.name: field.name for field in fields(cls)} | {"design": "variant"}
+        return cls(**{name: found[key] for name, key in keys.items()})
 
 
 def read_scored(out: Path, seeds: Sequence[int] | None = None) -> list[ScoredRun]:
@@ -241,9 +247,5 @@ def read_scored(out: Path, seeds: Sequence[int] | None = None) -> list[ScoredRun
         if found is None or not is_done(found) or "columns" not in found:
             continue
         if seeds is None or found["seed"] in seeds:
-            taken = {name: found[name] for name in _TAKEN}
-            runs.append(ScoredRun(design=found["variant"], **taken))
+            runs.append(ScoredRun.from_result(found))
     return runs
-
-
-_TAKEN = ("data_set", "seed", "columns", "num_train", "num_test", "parameters", "seconds")

@@ -20,6 +20,7 @@ import numpy as np
 from sgpmil.bags.files import write_text
 from sgpmil.bags.tables import sheet_text
 from sgpmil.evaluation.comparison.significance import corrected_t_test, holm, paired_t_test
+from sgpmil.experiments.design_study import ScoredRun
 from sgpmil.experiments.jobs import StudyPlan, is_done, read_result
 from sgpmil.experiments.model_table import UNDEFINED, Spread, spread_of
 from sgpmil.experiments.uncertainty_sets import UNCERTAINTY_SETS
@@ -77,31 +78,6 @@ _ALIKE = {"errors": "errors_max", "aurc": "aurc_max"}
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Args:
-        data_set: Name of the data set.
-        design: Name of the design.
-        seed: Seed.
-        columns: Values of `sgpmil.experiments.uncertainty_measures.measure`.
-        num_train: Number of training bags.
-        num_test: Number of test bags.
-        parameters: Number of trainable parameters.
-        seconds: Seconds that the run took.
-    """
-
-    data_set: str
-    design: str
-    seed: int
-    columns: Mapping[str, float | None]
-    num_train: int
-    num_test: int
-    parameters: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class PairedDifference:
     """A design less the reference over seeds, in one column.
 
@@ -130,7 +106,7 @@ class PairedDifference:
     p_holm: float
 
 
-def read_runs(out: Path, seeds: Sequence[int] | None = None) -> list[Run]:
+def read_runs(out: Path, seeds: Sequence[int] | None = None) -> list[ScoredRun]:
     """Read the finished runs of a folder, in the order of their data sets and designs.
 
     Args:
@@ -143,22 +119,12 @@ def read_runs(out: Path, seeds: Sequence[int] | None = None) -> list[Run]:
         if found is None or not is_done(found) or "columns" not in found:
             continue
         if seeds is None or found["seed"] in seeds:
-            runs.append(
-                Run(
-                    data_set=found["data_set"],
-                    design=found["variant"],
-                    seed=found["seed"],
-                    **{name: found[name] for name in _TAKEN},
-                )
-            )
+            runs.append(ScoredRun.from_result(found))
     order = list(UNCERTAINTY_SETS)
     return sorted(runs, key=lambda run: order.index(run.data_set))
 
 
-_TAKEN = ("columns", "num_train", "num_test", "parameters", "seconds")
-
-
-def compare_with(runs: Sequence[Run], reference: str) -> list[PairedDifference]:
+def compare_with(runs: Sequence[ScoredRun], reference: str) -> list[PairedDifference]:
     """Compare every design with the reference, over the seeds that both have."""
     found = []
     for data_set in dict.fromkeys(run.data_set for run in runs):
@@ -180,7 +146,9 @@ def compare_with(runs: Sequence[Run], reference: str) -> list[PairedDifference]:
     return found
 
 
-def _difference(runs: Sequence[Run], base: Mapping[int, Run], column: str) -> PairedDifference:
+def _difference(
+    runs: Sequence[ScoredRun], base: Mapping[int, ScoredRun], column: str
+) -> PairedDifference:
     from scipy.stats import t as student
 
     stand_in = _ALIKE.get(column.split("_")[0], column)
@@ -246,7 +214,7 @@ def write_tables(
     return tuple(files)
 
 
-def spreads(runs: Sequence[Run], design: str, columns: Sequence[str]) -> dict[str, Spread]:
+def spreads(runs: Sequence[ScoredRun], design: str, columns: Sequence[str]) -> dict[str, Spread]:
     """Summarise the columns of a design over its runs."""
     own = [run for run in runs if run.design == design]
     return {column: spread_of(run.columns.get(column) for run in own) for column in columns}
@@ -263,7 +231,7 @@ def column_name(column: str) -> str:
     return _NAMES.get(key, key) + (f", {shift}" if at else "")
 
 
-def _columns(runs: Sequence[Run], groups: Sequence[str]) -> list[str]:
+def _columns(runs: Sequence[ScoredRun], groups: Sequence[str]) -> list[str]:
     """Return the columns of groups that at least one run has."""
     present = {key for run in runs for key, value in run.columns.items() if value is not None}
     shifts = dict.fromkeys(
@@ -279,7 +247,7 @@ def _columns(runs: Sequence[Run], groups: Sequence[str]) -> list[str]:
 
 
 def _markdown(
-    runs: Sequence[Run], compared: Sequence[PairedDifference], reference: str, seeds_text: str
+    runs: Sequence[ScoredRun], compared: Sequence[PairedDifference], reference: str, seeds_text: str
 ) -> str:
     lines = [
         "# Uncertainty of designs",
@@ -307,7 +275,7 @@ def _markdown(
     return "\n".join(lines) + "\n"
 
 
-def _means(runs: Sequence[Run], columns: Sequence[str]) -> list[str]:
+def _means(runs: Sequence[ScoredRun], columns: Sequence[str]) -> list[str]:
     lines = _header(["design", "seeds", *map(column_name, columns)])
     for design in dict.fromkeys(run.design for run in runs):
         found = spreads(runs, design, columns)
@@ -349,7 +317,7 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _flat(run: Run) -> dict[str, Any]:
+def _flat(run: ScoredRun) -> dict[str, Any]:
     return {**{k: v for k, v in vars(run).items() if k != "columns"}, **run.columns}
 
 
