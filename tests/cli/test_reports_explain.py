@@ -87,7 +87,7 @@ def test_predictions_of_new_slides_with_the_model_that_made_them(sgpmil, made, t
     words = ("--features", made / "features", "--only", SLIDES[3])
     code, out, error = sgpmil("explain", tmp_path / "new", *words)
     assert code == 0, error
-    assert "the model of these predictions is unknown" in out
+    assert "of these predictions no single model is known" in out
     model_words = ("--model", made / "sgpmil" / "fold-0", "--out", tmp_path / "out")
     code, out, error = sgpmil("explain", tmp_path / "new", *words, *model_words)
     assert code == 0, error

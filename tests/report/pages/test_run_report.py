@@ -179,7 +179,7 @@ def test_a_deterministic_model_without_validation(tmp_path):
     page = page_of(tmp_path, found)
     assert "the model is deterministic" in page.text
     assert "There are no validation slides." in page.text
-    assert "the model of these predictions is unknown" in page.text
+    assert "of these predictions no single model is known" in page.text
     (rows,) = (t for caption, t in page.tables.items() if (caption or "").startswith("All test"))
     assert {row[5] for row in rows[1:]} == {"–"}
     assert {row[7] for row in rows[1:]} == {"–"}
