@@ -102,6 +102,9 @@ def test_the_order_of_grades_is_shown_and_asked_for(tmp_path, features, write_tr
     given = inspect_folder(tmp_path, labels, classes=("G5", "G3", "NC", "X"), ordinal=True)
     assert given.order == "G5 < G3 < NC < X (as given)"
     assert given.class_counts[-1] == ClassCount("X", 0, 0, 0)
+    twice = LabelTable(tuple("abcd"), tuple("abcd"), ("negative", "0+0", "3+4", "4+3"))
+    said = inspect_folder(tmp_path, twice).order
+    assert said == "'0+0', 'negative' mean the same (Gleason scores): join them in the table"
     of_names = LabelTable(tuple("abcd"), tuple("abcd"), ("LUAD", "LUSC", "LUAD", "LUSC"))
     assert inspect_folder(tmp_path, of_names).order == ""
     with pytest.raises(LabelError, match="known order, but got 'LUAD', 'LUSC'"):

@@ -80,3 +80,10 @@ def test_decisions_and_folds_have_lines():
         "not measured: seen before (7 slides)"
     )
     assert lines_of(table, table)["measured"].endswith("means over 2 folds")
+
+
+def test_few_right_predictions_are_said_as_such():
+    labels = [0] * 6 + [1] * 6
+    said = [0, 0, 1, 1, 1, 1] + [0] * 6
+    line = lines_of(table_of(sure_of(said, 2), labels))["uncertainty"]
+    assert line == "too few right predictions to judge it: 2 right, 6 needed"

@@ -9,6 +9,7 @@ import pytest
 from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import Prediction, PredictionTable
 from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.evaluation.uncertainty.conformal import fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import decide
 from sgpmil.explanation.confidence import (
@@ -16,6 +17,7 @@ from sgpmil.explanation.confidence import (
     confidence_words,
     run_sets,
     slide_sets,
+    unlike_training,
 )
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.prediction_files import write_predictions
@@ -27,7 +29,14 @@ NO_SET = SlideSet(None, False, "")
 
 
 def words(
-    probs, std=0.0, own=NO_SET, model_share=0.0, posterior=True, between=math.nan, idle=False
+    probs,
+    std=0.0,
+    own=NO_SET,
+    model_share=0.0,
+    posterior=True,
+    between=math.nan,
+    idle=False,
+    unlike="",
 ):
     probs = np.asarray(probs, dtype=np.float64)
     entropy = float(-(probs[probs > 0] * np.log(probs[probs > 0])).sum())
@@ -48,7 +57,47 @@ def words(
         own,
         has_posterior=posterior,
         is_idle=idle,
+        unlike=unlike,
     )
+
+
+def test_the_model_is_not_called_sure_of_a_slide_unlike_those_of_training():
+    assert words([0.99, 0.01]).level == "sure"
+    found = words([0.99, 0.01], unlike="The slide is unlike the training slides (p = 0.02).")
+    assert found.level == "leaning"
+    assert found.reasons == ("The slide is unlike the training slides (p = 0.02).",)
+    assert "too sure" in found.doubt
+
+
+@pytest.mark.parametrize(
+    ("p_value", "num_training", "is_said"),
+    [
+        (0.03, 44, False),
+        (1 / 45, 44, True),
+        (0.001, 1000, True),
+        (0.02, 1000, False),
+        (0.5, 1, False),
+    ],
+)
+def test_slides_unlike_those_of_training_by_the_number_of_these(p_value, num_training, is_said):
+    one = Prediction.from_samples("s", "s", None, np.array([[0.1, 0.9]]))
+    one = replace(one, novelty_p=p_value, novel_share=0.4)
+    origin = PredictionProvenance(novelty_slides=num_training)
+    fold = TestedFold("0", PredictionTable((one,), ClassTarget(("a", "b")), origin))
+    assert bool(unlike_training(fold, one)) == is_said
+    other = replace(origin, other_features="patches of 512 pixels, where training had 256")
+    fold = replace(fold, test=replace(fold.test, provenance=other))
+    assert "512 pixels, where training had 256" in unlike_training(fold, one)
+
+
+@pytest.mark.parametrize(("num_calibration", "has_set"), [(12, False), (30, True)])
+def test_a_written_set_of_few_calibration_slides_is_not_shown(num_calibration, has_set):
+    one = Prediction.from_samples("s", "s", None, np.array([[0.1, 0.9]]))
+    origin = PredictionProvenance(coverage=0.8, num_calibration=num_calibration)
+    fold = TestedFold("0", PredictionTable((one,), ClassTarget(("a", "b")), origin))
+    (found,) = slide_sets(fold, 0.9, {"s": ("b",)})
+    assert (found.names == ("b",)) == has_set
+    assert ("80% of slides like the 30" if has_set else "12 calibration slides") in found.sentence
 
 
 def test_an_idle_process_separates_no_doubt():

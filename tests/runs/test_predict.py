@@ -142,7 +142,8 @@ def trained_slides(made, place):
 def test_all_slides_trained_on_cannot_be_measured(made, tmp_path):
     place, folds = made
     new = {"features": trained_slides(made, tmp_path), "labels": None}
-    predict_folder(options_of(made, tmp_path / "p", model=place / "run" / "fold-0", **new))
+    done = predict_folder(options_of(made, tmp_path / "p", model=place / "run" / "fold-0", **new))
+    assert done.num_unseen == 0
     count = len(folds[0].train)
     with pytest.raises(PredictionError, match=rf"but {count} of {count} slides .* were trained on"):
         open_results(tmp_path / "p").load()
@@ -343,6 +344,9 @@ def test_features_of_another_magnification_are_warned_of(tmp_path):
                 model=tmp_path / "run" / "fold-0", features=tmp_path / "b", out=tmp_path / "p"
             )
         )
+    kept = read_predictions(tmp_path / "p").provenance
+    assert kept.other_features == said
+    assert kept.novelty_slides == len(folds[0].train)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FeatureOriginWarning)
         model.predict(trained)

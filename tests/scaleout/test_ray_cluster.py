@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -112,31 +113,66 @@ def test_bags_travel_where_no_folder_is_shared_and_a_resumed_run_trains_what_is_
 # Clusters
 
 
-@pytest.mark.parametrize(
-    ("fails", "calls"),
-    [
-        ((), [(None, True)]),  # nothing runs here that is for all: one of our own
-        ((ValueError,), [(None, True), (None, False)]),  # `ray start` was called here
-        ((ValueError, ConnectionError), [(None, True), (None, False), ("local", True)]),
-    ],
-)
-def test_only_clusters_that_were_started_for_all_are_joined(monkeypatch, fails, calls):
-    made, errors = [], list(fails)
-
-    def init(address=None, **options):
-        made.append((address, "num_cpus" in options))
-        if errors:
-            raise errors.pop(0)()
-
+@pytest.fixture
+def started(monkeypatch):
+    """Take what `ray.init` is called with."""
+    made = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(
+        ray, "init", lambda address=None, **options: made.append((address, "num_cpus" in options))
+    )
+    return made
+
+
+@pytest.fixture
+def noted(monkeypatch, tmp_path):
+    """Note an address as `ray start` does."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    return (tmp_path / "ray/ray_current_cluster").write_text
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_the_cluster_that_this_machine_is_a_part_of_is_joined(started, noted):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        noted(address)
+        connect()
+    assert started == [(address, False)]
+
+
+def test_a_cluster_that_has_ended_is_not_waited_for(started, noted):
+    connect()  # nothing is noted
+    noted(f"127.0.0.1:{free_port()}")
     connect()
-    assert made == calls
-    made.clear()
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    connect()
-    assert made == [(None, False)]
+    assert started == [("local", True), ("local", True)]
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_at_which_nothing_listens_is_refused(started, monkeypatch, scheme):
+    address = f"{scheme}127.0.0.1:{free_port()}"
+    with pytest.raises(ClusterError, match=f"Ray cluster at {address}, but it does not answer"):
+        connect(address)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ClusterError, match=address):
+        connect()
+    assert started == []
+
+
+def test_named_clusters_are_joined(started, noted, monkeypatch):
+    noted(f"127.0.0.1:{free_port()}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        connect(address)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        connect()
+        connect("local")
+    assert started == [(address, False), (address, False), ("local", True)]
 
 
 # Jobs

@@ -29,6 +29,15 @@ def test_every_task_resumes_its_fold_and_the_last_job_collects():
     assert "gpus" not in slurm_array(ARRAY, ["0"], run=Path("a"))
 
 
+def test_only_the_folds_that_were_named_are_tasks():
+    words = ["sgpmil", "train", "--run", "a", "--fold", "0", "--fold=2"]
+    text = slurm_array(words, ["0", "2"], run=Path("a"))
+    assert "folds=(0 2)" in text.splitlines()
+    task = 'exec sgpmil train --run a --resume --fold "${folds[$SLURM_ARRAY_TASK_ID]}"'
+    assert text.splitlines()[-1] == task
+    assert "--wrap 'sgpmil train --run a --fold 0 --fold=2 --resume'" in text
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [

@@ -117,14 +117,16 @@ def _spelling(encoder: str) -> str:
 
 
 def other_features(trained: Iterable[FeatureOrigin], bags: BagDataset) -> str:
-    """Return a sentence on features that are not like those of training; empty without any.
+    """Say in what features are not like those of training; empty where nothing speaks against them.
 
     Args:
         trained: Origin of the training features of each model.
         bags: The bags to predict.
     """
     known = FeatureOrigin.joined(trained)
-    found = known.difference(FeatureOrigin.of(bags)) if known else ""
-    if not found:
-        return ""
+    return known.difference(FeatureOrigin.of(bags)) if known else ""
+
+
+def other_features_sentence(found: str) -> str:
+    """Return a warning of what `other_features` found."""
     return f"These bags are not like those of training: {found}. Predictions may not hold for them."

@@ -22,6 +22,7 @@ from sgpmil.bags.reading import is_packed_npz, read_packed_npz
 from sgpmil.bags.sources import BagSource
 from sgpmil.bags.splits import cases_of
 from sgpmil.bags.store import PackedStore, is_store
+from sgpmil.bags.tables import listed
 from sgpmil.bags.target import ClassTarget, OrdinalTarget
 from sgpmil.errors import BagError
 
@@ -289,7 +290,9 @@ def _order(target: ClassTarget, *, given: bool) -> str:
     if isinstance(target, OrdinalTarget):
         origin = "as given" if given or scale is None else f"known {scale.kind}"
         return f"{order} ({origin})"
+    if scale is not None and scale.equals:
+        return f"{listed(scale.equals)} mean the same ({scale.kind}): join them in the table"
     # Many numbers are a measurement, such as days, rather than grades.
-    if scale is None or not 3 <= len(target.names) <= 20 or scale.equals:
+    if scale is None or not 3 <= len(target.names) <= 20:
         return ""
     return f"looks like {order} ({scale.kind}): pass `ordinal=True`"

@@ -64,7 +64,9 @@ from sgpmil.experiments.uncertainty_table import (
 )
 from sgpmil.notebook import counted
 
-app = typer.Typer(no_args_is_help=True, help="Compare models on real data sets.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Compare models on real data sets."
+)
 
 
 @command(BenchOptions)

@@ -30,13 +30,23 @@ def predict(options: PredictOptions) -> None:
         console.print(f"Warning: {predicted.warning}", style="yellow")
     scores = ", attention/" if options.instances else ""
     console.print(f"Written to {options.out}: predictions.parquet, predictions.csv{scores}")
-    if options.labels is not None:
+    if options.labels is not None and predicted.num_unseen:
         console.print(f"Next: sgpmil evaluate {shlex.quote(str(options.out))}")
+    elif options.labels is not None:
+        run = shlex.quote(str(options.model))
+        console.print(
+            "The model was trained on all of these slides: nothing can be measured on them. Its "
+            f"own test slides can: sgpmil evaluate {run}"
+        )
 
 
 def _print_least_certain(predicted: PredictedFolder) -> None:
     shown = predicted.least_certain
-    title = f"{counted(predicted.num_slides, 'slide')}, the least certain first"
+    title = counted(predicted.num_slides, "slide")
+    if len(shown) < predicted.num_slides:
+        title += f"; the {len(shown)} least certain"
+    else:
+        title += ", the least certain first"
     rows = [
         (
             p.slide_id,

@@ -32,6 +32,7 @@ from sgpmil.options import Options
 from sgpmil.processes import is_first_process
 from sgpmil.runs.run import Run
 from sgpmil.scaleout.slurm import slurm_array
+from sgpmil.training.cross_validation import select_folds
 
 _SHOWN_TRIALS = 10
 
@@ -93,8 +94,8 @@ def _print_slurm(options: TrainOptions) -> None:
     recipe = options.load_recipe()
     _, folds = read_data(recipe.data)  # what would fail in every task fails here
     script = slurm_array(
-        ["sgpmil", *(word for word in sys.argv[1:] if word != "--print-slurm")],
-        [fold.name for fold in folds],
+        ["sgpmil", *(word for word in sys.argv[1:] if word.replace("_", "-") != "--print-slurm")],
+        select_folds(folds, options.fold or None),
         run=options.run,
         cpus=max(1, round(options.cpus_per_job)),
         gpus=int(options.gpus_per_job),

@@ -71,6 +71,14 @@ class TestedFold:
     split: Fold | None = None
     checkpoint: Path | None = None
 
+    @property
+    def novelty_slides(self) -> int | None:
+        """Number of training slides that the p-values of novelty are of; None where unknown."""
+        origin = self.test.provenance
+        if origin is not None and origin.novelty_slides is not None:
+            return origin.novelty_slides
+        return None if self.split is None else len(self.split.train)
+
 
 @dataclass(frozen=True, slots=True)
 class AssessmentOptions:

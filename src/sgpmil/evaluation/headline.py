@@ -116,7 +116,9 @@ def _uncertainty(tests: Sequence[PredictionTable]) -> str:
     found = error_detection(pooled_table(tests), _MEASURE)
     if not found.is_known:
         rare, what = min((found.num_wrong, "wrong"), (found.num_right, "right"))
-        return f"too few errors to judge it: {rare} {what}, {least_errors(found.level)} needed"
+        rare_ones = "errors" if what == "wrong" else "right predictions"
+        needed = least_errors(found.level)
+        return f"too few {rare_ones} to judge it: {rare} {what}, {needed} needed"
     verdict = ": may be chance" if found.low <= 0.5 <= found.high else ""
     return (
         f"errors less certain in {found.area:.0%} of pairs "

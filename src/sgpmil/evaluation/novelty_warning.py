@@ -17,24 +17,33 @@ class NoveltyWarning(UserWarning):
     """Most of the slides that are predicted are unlike the training slides."""
 
 
-def unlike_level(num_training: int) -> float:
+def unlike_level(num_training: int | None) -> float:
     """Return the p-value up to which a slide is called unlike the training slides.
 
     It is .01, or, where there are too few training slides for that, the smallest p-value that they
-    allow.
+    allow. An unknown number (None) counts as many.
     """
-    return max(UNLIKE, 1 / (1 + num_training))
+    return UNLIKE if num_training is None else max(UNLIKE, 1 / (1 + num_training))
 
 
-def unlike_slides(table: PredictionTable, num_training: int) -> list[Prediction]:
+def is_unlike(prediction: Prediction, num_training: int | None) -> bool:
+    """Check whether a slide is unlike the training slides.
+
+    Args:
+        prediction: Prediction of the slide.
+        num_training: Number of training slides that its p-value comes from; None where unknown.
+    """
+    return bool(prediction.novelty_p <= unlike_level(num_training) * _ROUNDED)
+
+
+def unlike_slides(table: PredictionTable, num_training: int | None) -> list[Prediction]:
     """Return the slides that are unlike the training slides.
 
     Args:
         table: Predictions.
-        num_training: Number of training slides that the p-values come from.
+        num_training: Number of training slides that the p-values come from; None where unknown.
     """
-    level = unlike_level(num_training)
-    return [p for p in table.predictions if p.novelty_p <= level * _ROUNDED]
+    return [p for p in table.predictions if is_unlike(p, num_training)]
 
 
 def novelty_warning(table: PredictionTable, num_training: int) -> str:

@@ -12,7 +12,11 @@ import torch
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.feature_origin import FeatureOriginWarning, other_features
+from sgpmil.bags.feature_origin import (
+    FeatureOriginWarning,
+    other_features,
+    other_features_sentence,
+)
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError
@@ -123,7 +127,7 @@ def warn_of_other_features(
     """Warn where bags state another encoder, magnification or patch side than those of training."""
     found = other_features((model.origin for model in models), bags)
     if found:
-        warnings.warn(found, FeatureOriginWarning, stacklevel=stacklevel)
+        warnings.warn(other_features_sentence(found), FeatureOriginWarning, stacklevel=stacklevel)
 
 
 def num_training_slides(models: Sequence[MILModel]) -> int:

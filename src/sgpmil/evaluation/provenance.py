@@ -30,6 +30,10 @@ class PredictionProvenance:
         validation: Digests of the slides that were validated on.
         calibration: Digests of the slides that calibrated sets and deferral.
         slides: Digest of each predicted slide.
+        novelty_slides: Number of training slides that the p-values of novelty are of.
+        other_features: In what the features are not like those of training (`other_features`).
+        coverage: Coverage that prediction sets were made for, where there are any.
+        num_calibration: Number of slides that they were calibrated on.
 
     Example:
         >>> one = PredictionProvenance(model="abmil", source="runs/a/fold-0", folds=("0",))
@@ -52,6 +56,10 @@ class PredictionProvenance:
     validation: tuple[str, ...] = ()
     calibration: tuple[str, ...] = ()
     slides: Mapping[str, str] = field(default_factory=dict)
+    novelty_slides: int | None = None
+    other_features: str = ""
+    coverage: float | None = None
+    num_calibration: int | None = None
 
     @property
     def line(self) -> str:

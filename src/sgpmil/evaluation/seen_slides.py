@@ -69,9 +69,12 @@ def without_seen(
         )
         return table
     if len(known) == len(table):
+        has_labels = any(p.label is not None for p in table.predictions)
+        unlabelled = "" if has_labels else " To be measured they need labels, too (`labels`)."
         raise PredictionError(
             f"Expected slides that the model has not seen, but {text}, so none is left. "
-            "Predict other slides, or measure these with `keep_seen=True`."
+            "Evaluate the run itself, where each slide is judged by a fold that has not seen it; "
+            f"predict other slides; or measure these with `keep_seen=True`.{unlabelled}"
         )
     warnings.warn(
         f"{text}: left out. `keep_seen=True` measures them, too. {validated}".rstrip(),

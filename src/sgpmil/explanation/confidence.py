@@ -9,8 +9,10 @@ import numpy as np
 
 from sgpmil.bags.target import Target
 from sgpmil.evaluation.assessment import TestedFold
+from sgpmil.evaluation.novelty_warning import is_unlike, unlike_level
 from sgpmil.evaluation.prediction import Prediction
 from sgpmil.evaluation.prediction_table import PredictionTable
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.evaluation.uncertainty.calibration_slides import too_few_slides
 from sgpmil.evaluation.uncertainty.conformal import ConformalPredictor, fit_conformal
 from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR
@@ -29,6 +31,8 @@ SMALL_DOUBT = 0.25
 MODEL_SHARE = (0.1, 0.3)
 """Shares of the entropy that lie in the model: up to the first little, from the second much."""
 
+_RARE = 0.05
+"""Largest share of ordinary slides that may be called unlike those of training."""
 _ROUNDING = 1e-9
 """0.95 − 2 · 0.025 is a little less than 0.9 in floating point; spreads of equal samples too."""
 
@@ -74,6 +78,22 @@ class ConfidenceWords:
     disagreement: str = ""
 
 
+def unlike_training(fold: TestedFold, prediction: Prediction) -> str:
+    """Say in what a slide is not like those of training; empty where nothing tells.
+
+    Args:
+        fold: The fold that predicted it.
+        prediction: Its prediction.
+    """
+    origin = fold.test.provenance
+    if origin is not None and origin.other_features:
+        return f"Its embeddings are not like those of training: {origin.other_features}."
+    is_rare = unlike_level(fold.novelty_slides) <= _RARE  # not from a handful of training slides
+    if is_rare and is_unlike(prediction, fold.novelty_slides):
+        return f"The slide is unlike the training slides (p = {prediction.novelty_p:.2g})."
+    return ""
+
+
 def confidence_words(
     prediction: Prediction,
     target: Target,
@@ -81,6 +101,7 @@ def confidence_words(
     *,
     has_posterior: bool,
     is_idle: bool = False,
+    unlike: str = "",
 ) -> ConfidenceWords:
     r"""Describe the confidence of the model in a slide.
 
@@ -90,8 +111,8 @@ def confidence_words(
     - **undecided** where the lead $p_1 - p_2$ is below 0.2, or below $2 (s_1 + s_2)$, twice the
       largest standard deviation that it can have; or where the prediction set holds several
       classes;
-    - **sure** where it is not undecided, $p_1 - 2 s_1 \ge 0.9$, and the set, where there is one,
-      was not empty at first;
+    - **sure** where it is not undecided, $p_1 - 2 s_1 \ge 0.9$, the set, where there is one,
+      was not empty at first, and the slide is not unlike those of training;
     - **leaning** otherwise.
 
     Of the entropy $H$, the mutual information $I$ is the model's: what other weights, as
@@ -104,8 +125,11 @@ def confidence_words(
         prediction_set: The classes that it may be of.
         has_posterior: Whether the model has a posterior.
         is_idle: Whether that posterior is the prior, and separates no kinds of doubt.
+        unlike: In what the slide is not like those of training (`unlike_training`).
     """
     doubt = _doubt(prediction, target.num_outputs, has_posterior and not is_idle)
+    if unlike:
+        doubt += " Of slides unlike those of training, a model often is too sure."
     disagreement = _disagreement(prediction, target.num_outputs)
     order = np.argsort(-prediction.probs, kind="stable")
     first = int(order[0])
@@ -126,10 +150,11 @@ def confidence_words(
     if several:
         reasons.append("The prediction set holds more than one class.")
     if reasons:
+        reasons += [unlike] if unlike else []
         headline = f"The model is undecided; {_quoted(name)} is only its likeliest class."
         return ConfidenceWords("undecided", headline, tuple(reasons), doubt, disagreement)
     low = top - 2 * spread[0] + _ROUNDING
-    if low >= SURE and not prediction_set.was_empty:
+    if low >= SURE and not prediction_set.was_empty and not unlike:
         if has_posterior and spread[0] > 0:
             reason = f"Its probability stays above {SURE} two standard deviations down."
         else:
@@ -143,6 +168,8 @@ def confidence_words(
     if low < SURE:
         down = " two standard deviations down" if has_posterior and spread[0] > 0 else ""
         reasons.append(f"Its probability is ahead, but below {SURE}{down}.")
+    if unlike:
+        reasons.append(unlike)
     headline = f"The model is leaning towards {_quoted(name)}."
     return ConfidenceWords("leaning", headline, tuple(reasons), doubt, disagreement)
 
@@ -234,7 +261,8 @@ def slide_sets(
     """
     validation = None if fold.validation is None else fold.validation.labelled()
     if validation is None or not len(validation):
-        return tuple(_stored(p.slide_id, stored) for p in fold.test.predictions)
+        origin = fold.test.provenance
+        return tuple(_stored(p.slide_id, stored, origin) for p in fold.test.predictions)
     few = too_few_slides(len(validation), "Prediction sets")
     if few:
         return tuple(SlideSet(None, False, few) for _ in fold.test.predictions)
@@ -249,15 +277,19 @@ def slide_sets(
     return _calibrated(fold.test, predictor, validation)
 
 
-def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) -> SlideSet:
+def _stored(
+    slide_id: str,
+    stored: Mapping[str, tuple[str, ...] | None] | None,
+    origin: PredictionProvenance | None,
+) -> SlideSet:
     """Return the set that was written with a prediction, or say why there is none."""
     if stored is None:
         why = "there are no labelled validation slides to calibrate it on."
         return SlideSet(None, False, f"No prediction set can be given: {why}")
     if slide_id not in stored:
         why = (
-            "No prediction set: the prediction was written without one. Predict again with "
-            "sgpmil predict --coverage 0.9 to have it."
+            "No prediction set: the prediction was written without one. Predict again with sgpmil "
+            "predict --coverage 0.9 to have it; several folds together need --calibration as well."
         )
         return SlideSet(None, False, why)
     names = stored[slide_id]
@@ -267,11 +299,18 @@ def _stored(slide_id: str, stored: Mapping[str, tuple[str, ...] | None] | None) 
             f"with the prediction cannot be separated, as they hold “{SET_SEPARATOR}”."
         )
         return SlideSet(None, False, why)
-    origin = (
-        "The set was written with the prediction (sgpmil predict --coverage), to the coverage "
-        "that was asked for there."
+    written = "The set was written with the prediction (sgpmil predict --coverage)"
+    if origin is None or origin.coverage is None or origin.num_calibration is None:
+        return SlideSet(names, False, f"{written}, to the coverage that was asked for there.")
+    few = too_few_slides(origin.num_calibration, "Prediction sets", "calibration")
+    if few:
+        return SlideSet(None, False, few)
+    return SlideSet(
+        names,
+        False,
+        f"{written}, to hold the true class of about {origin.coverage:.0%} of slides like the "
+        f"{origin.num_calibration:,} that it was calibrated on.",
     )
-    return SlideSet(names, False, origin)
 
 
 def _calibrated(

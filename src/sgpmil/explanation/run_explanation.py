@@ -227,6 +227,11 @@ class Explanation:
             material, only=options.only, folds=options.fold, most=options.most
         )
         self.notes: list[str] = []
+        if options.model is not None and material.is_ensemble:
+            self.notes.append(
+                f"Several models made these predictions: prototypes are those of {options.model} "
+                "alone."
+            )
         self.folder = ExplanationFolder(options.out or material.path / "explanation")
         self._prototypes: dict[str, PrototypeExplanation | None] = {}
         # Refuse an unknown class before anything is computed.

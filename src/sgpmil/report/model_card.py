@@ -7,6 +7,7 @@ should not be used. It names no slide, no patient and no path.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import yaml
@@ -217,11 +218,11 @@ def _data(content: CardContent) -> str:
         ("Classes", ", ".join(f"{name} {count:,}" for name, count in counts)),
     ]
     if facts.bag_sizes:
-        ordered = sorted(facts.bag_sizes)
+        sizes = facts.bag_sizes
         rows.append(
             (
                 "Patches of a slide",
-                f"{ordered[0]:,} to {ordered[-1]:,}, median {ordered[len(ordered) // 2]:,}",
+                f"{min(sizes):,} to {max(sizes):,}, median {round(median(sizes)):,}",
             )
         )
     rows += [
@@ -306,15 +307,17 @@ def _calibration(content: CardContent) -> str:
         "LAC: coverage": "Coverage of prediction sets that promise 90 %",
         "LAC: classes in a set": "Classes in such a set",
     }
-    rows += [
+    fitted = [
         (names[row.name], format_number(row.mean))
         for row in assessment.uncertainty.calibration_rows
         if row.name in wanted and not math.isnan(row.mean)
     ]
+    rows += fitted
+    only = " The temperature is only measured: the exported model does not apply it."
     return (
         "## Calibration\n\nOf a calibrated model, 80 % of the slides that are predicted with a "
-        "probability of .8 are right. The temperature is only measured: the exported model does "
-        "not apply it.\n\n" + _table(("", "mean over folds" if several else "value"), rows)
+        f"probability of .8 are right.{only if fitted else ''}\n\n"
+        + _table(("", "mean over folds" if several else "value"), rows)
     )
 
 

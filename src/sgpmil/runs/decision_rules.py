@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sgpmil.bags.target import ClassTarget, Target
 from sgpmil.errors import PredictionError, SettingsError
@@ -59,6 +60,16 @@ class DecisionRules:
     conformal: ConformalPredictor | None = None
     deferral: DeferralRule | None = None
     calibration: PredictionTable | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Entries of `PredictionProvenance` on the prediction sets."""
+        if self.conformal is None:
+            return {}
+        return {
+            "coverage": self.conformal.coverage,
+            "num_calibration": sum(self.conformal.num_calibration),
+        }
 
     def notes(
         self, num_slides: int, num_members: int, num_deferred: int, num_shared: int

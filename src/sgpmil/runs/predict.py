@@ -90,6 +90,7 @@ class PredictedFolder:
         least_certain: The slides of the highest entropy, and the decisions on them.
         notes: Sentences on the probabilities and the decisions.
         warning: A sentence on slides that are unlike the training slides; empty without any.
+        num_unseen: Number of slides that the model was not trained on.
     """
 
     path: Path
@@ -98,6 +99,7 @@ class PredictedFolder:
     least_certain: tuple[tuple[Prediction, Decision], ...]
     notes: tuple[str, ...]
     warning: str = ""
+    num_unseen: int = 0
 
     @cached_property
     def table(self) -> PredictionTable:
@@ -147,6 +149,8 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
     origin = replace(
         model.provenance((), precision=options.precision, prevalence=options.prevalence),
         encoders=work.bags.encoders(),
+        other_features=model.other_features(work.bags),
+        **rules.provenance,
     )
     executor.require_room()
     with run_lock(options.out.absolute()):
@@ -173,6 +177,7 @@ def predict_folder(options: PredictOptions, *, show_progress: bool = False) -> P
         tuple(found.least_certain),
         notes,
         found.warning,
+        found.num_slides - found.seen["train"] - found.seen["patient"],
     )
 
 

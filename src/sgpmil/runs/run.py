@@ -205,6 +205,7 @@ class RunFold:
             train=() if split is None else digests(split.train),
             validation=() if split is None else digests(split.val),
             slides={s: content_of(run.slides[s]) for s in table.slide_ids if s in run.slides},
+            novelty_slides=None if split is None else len(split.train),
         )
 
     def write(
@@ -479,7 +480,7 @@ def _held(path: Path, what: str, *, shared: bool = False, wait: bool = False) ->
     try:
         is_ours = lock.acquire(shared=shared, wait=wait)
     except OSError as error:
-        raise RunFolderError(f"Could not write the run folder {what}: {error}.") from error
+        raise RunFolderError(f"Could not write to {what}: {error}.") from error
     if not is_ours:
         raise RunFolderError(
             f"Another process is writing into {what}. Wait for it, or choose another folder."

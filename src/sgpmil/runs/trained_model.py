@@ -17,7 +17,7 @@ from typing import Any, overload
 
 from sgpmil.bags.bag import Bag
 from sgpmil.bags.dataset import BagDataset, content_of
-from sgpmil.bags.feature_origin import FeatureOrigin
+from sgpmil.bags.feature_origin import FeatureOrigin, other_features
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.target import Target
 from sgpmil.errors import CheckpointError, PredictionError
@@ -108,6 +108,10 @@ class TrainedModel(Sequence[MILModel]):
         """Number of training slides that the p-values of novelty are of."""
         return num_training_slides(self.models)
 
+    def other_features(self, bags: BagDataset) -> str:
+        """Say in what bags are not like those of training (`sgpmil.bags.feature_origin`)."""
+        return other_features((model.origin for model in self.models), bags)
+
     def check(self, bags: BagDataset) -> None:
         """Refuse bags that the model cannot predict.
 
@@ -171,6 +175,8 @@ class TrainedModel(Sequence[MILModel]):
             train=self.seen.train_contents,
             validation=self.seen.validation_contents,
             slides={slide: content_of(digest) for slide, digest in digests.items()},
+            novelty_slides=self.num_training_slides,
+            other_features=self.other_features(bags) if isinstance(bags, BagDataset) else "",
         )
 
     def predict(self, bags: Iterable[Bag], *, warn: bool = True, **options: Any) -> PredictionTable:

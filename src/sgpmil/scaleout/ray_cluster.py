@@ -6,6 +6,7 @@ again and, where it left a checkpoint, continues.
 """
 
 import os
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import ray
 import torch
+from ray._private.utils import read_ray_address  # no public function tells it
 from ray.exceptions import RayError
 
 from sgpmil.errors import ClusterError, SettingsError
@@ -38,14 +40,17 @@ _POLL_S = 1.0
 _OBJECT_STORE_BYTES = 512 * 2**20
 """Object store of a cluster that is started on this machine alone; larger objects go to disk."""
 
+_PATIENCE = 10.0
+"""Seconds in which a cluster must take a connection."""
+
 
 def connect(address: str | None = None) -> None:
     """Connect to a cluster, once a process.
 
     Args:
         address: Address of the cluster, such as ``ray://head:10001``. None takes the one that
-            ``RAY_ADDRESS`` names or that ``ray start`` made this machine a part of, or starts one
-            on this machine alone; ``local`` always starts one.
+            ``RAY_ADDRESS`` names or that this machine was made a part of (``ray start`` notes its
+            address), or starts one on this machine alone; ``local`` always starts one.
 
     Raises:
         ClusterError: The cluster does not answer.
@@ -61,28 +66,34 @@ def connect(address: str | None = None) -> None:
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
     }
+    # Not "auto", which takes any cluster that runs here, as another program's own.
+    named = address or os.environ.get("RAY_ADDRESS") or None
+    noted = read_ray_address() if named is None else None
     try:
-        if address is not None:
-            ray.init(address, **quiet, **(alone if address == "local" else {}))
-            return
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(**quiet)
-            return
-        # Not "auto", which takes any cluster that runs here, as another program's own.
-        try:
-            ray.init(**alone, **quiet)
-        except ValueError:  # a size is refused, since `ray start` was called here
-            try:
-                ray.init(**quiet)
-            except ConnectionError:  # that cluster has ended
-                ray.init("local", **alone, **quiet)
+        if named is None and (noted is None or not _listens(noted)):  # it may have ended
+            named = "local"
+        if named not in (None, "local") and not _listens(named):
+            raise ConnectionError("connection refused")
+        ray.init(named or noted, **quiet, **(alone if named == "local" else {}))
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        place = address or os.environ.get("RAY_ADDRESS", "this machine")
+        place = named or noted
         raise ClusterError(
             f"Expected a Ray cluster at {place}, but it does not answer "
             f"({' '.join(str(error).split())[:200]}). Check the address and that the cluster runs "
             f"Ray {ray.__version__}."
         ) from error
+
+
+def _listens(address: str) -> bool:
+    """Check that something listens at an address. Ray itself asks a dead cluster for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):  # a name of Ray's own, such as "auto"
+        return True
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE):
+            return True
+    except (OSError, OverflowError):
+        return False
 
 
 class _Worker:

@@ -17,8 +17,8 @@ def slurm_array(
     submitted again, goes on where it stopped.
 
     Args:
-        command: Words of the command that trains all folds.
-        folds: Names of the folds.
+        command: Words of the command that trains the folds one after another.
+        folds: Names of the folds that are to be trained.
         run: Folder of the run, which all machines see.
         cpus: CPU cores of a task.
         gpus: GPUs of a task.
@@ -28,8 +28,8 @@ def slurm_array(
         >>> print(array.splitlines()[-1])
         exec sgpmil train --run a --resume --fold "${folds[$SLURM_ARRAY_TASK_ID]}"
     """
-    whole = shlex.join([*_without(command, _SAID_BY_SLURM), "--resume"])
-    task = "--fold"
+    words = [*_without(command, _SAID_BY_SLURM), "--resume"]
+    whole, task = shlex.join(words), shlex.join(_without(words, {"--fold": 1}))
     # Slurm makes no folders: logs lie where the script is submitted.
     log = shlex.quote(f"sgpmil-{run.name}-%a.log")
     lines = [
@@ -41,12 +41,12 @@ def slurm_array(
         f"#SBATCH --output={log}",
         "#SBATCH --requeue",
         "#",
-        "# Save it as job.sh. These lines train all folds, then write the table of their metrics:",
+        "# Save it as job.sh. These lines train the folds, then write the table of their metrics:",
         "#   job=$(sbatch --parsable job.sh)",
         f"#   sbatch --dependency=afterok:$job --wrap {shlex.quote(whole)}",
         "# Submitted again, it goes on where it stopped.",
         f"folds=({' '.join(map(shlex.quote, folds))})",
-        f'exec {whole} {task} "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
+        f'exec {task} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
     ]
     return "\n".join(lines) + "\n"
 

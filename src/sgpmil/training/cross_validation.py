@@ -113,6 +113,28 @@ class CrossValidation:
         return self.summary()._repr_html_()
 
 
+def select_folds(folds: Sequence[Fold], names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the names of the folds that are to be run, in the order of the folds.
+
+    Args:
+        folds: The folds.
+        names: Names of some of them; all by default.
+
+    Raises:
+        SplitError: There is no such fold.
+    """
+    known = [fold.name for fold in folds]
+    if names is None:
+        return tuple(known)
+    unknown = sorted(set(names) - set(known))
+    if unknown or not names:
+        raise SplitError(
+            f"Expected folds among {', '.join(known)}, but got "
+            f"{', '.join(unknown) or 'none'}. Name folds of the splits."
+        )
+    return tuple(name for name in known if name in names)
+
+
 def cross_validate(
     bags: BagDataset,
     splits: Sequence[Fold] | Path | str | int = 5,
@@ -202,13 +224,7 @@ def cross_validate(
         allow_missing=allow_missing,
         on_shared_case="warn" if on_shared_case == "warn" else "error",
     )
-    selected = {fold.name for fold in folds} if only_folds is None else set(only_folds)
-    unknown = sorted(selected - {fold.name for fold in folds})
-    if unknown or not selected:
-        raise SplitError(
-            f"Expected folds among {', '.join(f.name for f in folds)}, but got "
-            f"{', '.join(unknown) or 'none'}. Name folds of the splits."
-        )
+    selected = set(select_folds(folds, only_folds))
     name = find_model(model).name
     # Bags that cannot be read are found before there is a run.
     slides = bags.slide_digests()

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from sgpmil.errors import ExplanationError, PredictionError
-from sgpmil.evaluation.novelty_warning import unlike_level
+from sgpmil.evaluation.novelty_warning import is_unlike
 from sgpmil.evaluation.prediction import InstanceScores, Prediction
 from sgpmil.explanation.confidence import (
     ConfidenceWords,
@@ -18,6 +18,7 @@ from sgpmil.explanation.confidence import (
     confidence_words,
     has_posterior,
     run_sets,
+    unlike_training,
 )
 from sgpmil.explanation.slide_choice import evidence_class
 from sgpmil.runs.material import MaterialOptions, RunMaterial
@@ -130,11 +131,13 @@ class ViewedRun:
         sets = run_sets(material, _COVERAGE)
         found: list[Case] = []
         for fold in material.folds:
-            level = unlike_level(0 if fold.split is None else len(fold.split.train))
-            level = level if fold.split is not None else unlike_level(10**9)
             for prediction, own_set in zip(fold.test.predictions, sets[fold.name], strict=True):
                 words = confidence_words(
-                    prediction, material.target, own_set, has_posterior=self.has_posterior
+                    prediction,
+                    material.target,
+                    own_set,
+                    has_posterior=self.has_posterior,
+                    unlike=unlike_training(fold, prediction),
                 )
                 alone = counts[prediction.slide_id] == 1
                 found.append(
@@ -148,7 +151,7 @@ class ViewedRun:
                         prediction=prediction,
                         confidence=words,
                         prediction_set=own_set,
-                        is_novel=bool(prediction.novelty_p <= level * (1 + 1e-9)),
+                        is_novel=is_unlike(prediction, fold.novelty_slides),
                     )
                 )
         return tuple(found)

@@ -308,3 +308,21 @@ def test_few_validation_slides_calibrate_nothing(num, fits):
 def test_no_folds():
     with pytest.raises(PredictionError, match="at least one fold"):
         uncertainty_over_folds([])
+
+
+def test_a_small_p_of_few_errors_is_put_into_doubt():
+    # Wrong slides are all less certain, with as good as no spread: Welch's p is tiny.
+    def table(num_wrong):
+        labels = np.arange(40) % 2
+        confidence = np.linspace(0.9, 0.95, 40)
+        confidence[:num_wrong] = np.linspace(0.6, 0.601, num_wrong)
+        said = np.where(np.arange(40) < num_wrong, 1 - labels, labels)
+        probs = np.stack([1 - confidence, confidence], axis=1)
+        return table_of(np.where(said[:, None] == 1, probs, probs[:, ::-1]), labels)
+
+    few, enough = (uncertainty_over_folds([(table(num), None)]) for num in (5, 16))
+    assert np.nanmax([row.mean for row in few.measure_rows if "Welch" in row.name]) < 1e-6
+    (note,) = (note for note in few.notes if "may be chance" in note)
+    assert note.startswith("Welch's p of entropy, expected entropy, max probability is below 0.05")
+    assert "5 wrong and 35 right" in note
+    assert not [note for note in enough.notes if "may be chance" in note]

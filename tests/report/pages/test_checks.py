@@ -8,6 +8,7 @@ from sgpmil.bags.target import ClassTarget
 from sgpmil.evaluation import PredictionTable
 from sgpmil.evaluation.assessment import AssessmentOptions, TestedFold, assess
 from sgpmil.evaluation.prediction import entropy
+from sgpmil.evaluation.provenance import PredictionProvenance
 from sgpmil.explanation.confidence import has_posterior
 from sgpmil.models.process_use import ProcessUse
 from sgpmil.report.pages.checks import run_checks
@@ -334,3 +335,32 @@ def test_facts_of_the_run(run_material):
     assert [len(fold.test) for fold in facts.splits] == [12, 12]
     assert facts.patients["f0 s03"] == "case f0 s03"
     assert facts.patients["v1 05"] == "case v1 05"
+
+
+def test_slides_unlike_those_of_training_are_counted_against_chance(found):
+    title = "Slides unlike those of training"
+    assert check(found, title).mark == "note"  # nothing was compared
+
+    def compared(num_unlike):
+        def change(i, p):
+            p_value = 0.005 if i < num_unlike else 0.5
+            return replace(p, novelty_p=p_value, novel_share=1 - p_value)
+
+        return changed(changed(found, change), lambda i, p: replace(p, novelty_p=0.5), fold=1)
+
+    said = check(compared(0), title)
+    assert (said.mark, said.text[:25]) == ("pass", "0 of 24 slides are unlike")
+    said = check(compared(1), title)  # 21 of 100 times by chance
+    assert (said.mark, said.text[:24]) == ("pass", "1 of 24 slides is unlike")
+    said = check(compared(3), title)
+    assert said.mark == "warning"
+    assert "by chance it would be about 0.2. Another scanner, stain or encoder?" in said.text
+
+
+def test_features_that_are_not_like_those_of_training_are_a_warning(found):
+    fold = found.folds[0]
+    origin = PredictionProvenance(other_features="instances at 40×, where training had 20×")
+    fold = replace(fold, test=replace(fold.test, provenance=origin))
+    said = check(replace(found, folds=(fold, *found.folds[1:])), "Embeddings of training")
+    assert said.mark == "warning"
+    assert "instances at 40×, where training had 20×. Predictions may not hold" in said.text

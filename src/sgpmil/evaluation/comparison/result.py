@@ -155,7 +155,13 @@ class Comparison:
                     if p_values.get(name, 1.0) < self.alpha
                 ]
                 if better:
-                    said.append(f"{first} is better than {second} in {'; '.join(better)}.")
+                    share = f"{len(better)} of {len(p_values)} metrics"
+                    said.append(
+                        f"{first} is better than {second} in {'; '.join(better)}: {share}, not "
+                        "corrected for their number."
+                        if len(p_values) > 1
+                        else f"{first} is better than {second} in {better[0]}."
+                    )
         if self.tests and not said:
             others = self.runs[1] if len(self.runs) == 2 else "any other run"
             said.append(

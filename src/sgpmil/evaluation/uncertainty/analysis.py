@@ -17,6 +17,7 @@ from sgpmil.evaluation.uncertainty.conformal import (
     pooled_set_metrics,
     set_metrics,
 )
+from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.evaluation.uncertainty.measures import (
     COVERAGES,
     UNCERTAINTY_MEASURES,
@@ -33,6 +34,8 @@ from sgpmil.evaluation.uncertainty.temperature import Temperature, fit_temperatu
 METHODS: tuple[ConformalMethod, ...] = ("lac", "aps")
 
 _CALIBRATION = ("ece", "ace", "nll")
+
+_SIGNIFICANT = 0.05
 
 _SHOWN = COVERAGES.index(0.8)
 """The coverage that the grid has room for."""
@@ -346,8 +349,24 @@ def uncertainty_over_folds(
             _calibration(pooled_table(tests)), _calibration(pooled_table(after))
         )
     welch = pooled[UNCERTAINTY_MEASURES.index("max_probability")].groups.note
-    notes = (*_calibration_notes(analyses), *([welch] if welch else []))
+    doubt = _welch_doubt(pooled_table([test for test, _ in folds]), pooled)
+    notes = (*_calibration_notes(analyses), *(note for note in (welch, doubt) if note))
     return FoldsUncertainty(analyses, pooled, sets, confidence, notes)
+
+
+def _welch_doubt(table: PredictionTable, analyses: Sequence[MeasureAnalysis]) -> str:
+    """Say where Welch's test is surer than the interval of the error AUROC; empty nowhere."""
+    found = [(one.groups.p_value, error_detection(table, one.measure)) for one in analyses]
+    doubtful = [one for p_value, one in found if p_value < _SIGNIFICANT and not one.is_shown]
+    if not doubtful:
+        return ""
+    names = ", ".join(one.measure.replace("_", " ") for one in doubtful)
+    return (
+        f"Welch's p of {names} is below {_SIGNIFICANT}, but may be chance: it takes the spread of "
+        f"{doubtful[0].num_wrong} wrong and {doubtful[0].num_right} right slides as known. The "
+        "interval of the error AUROC, which needs no such assumption, holds 0.5. Go by the "
+        "interval."
+    )
 
 
 def _measure_numbers(analysis: MeasureAnalysis) -> dict[str, float]:

@@ -14,12 +14,15 @@ $k = \\lceil (n + 1)(1 - \\alpha) \\rceil$. Of sets that promise 90 %, one in tw
 than 74 % with 10 slides, and less than 80 % with 30."""
 
 
-def too_few_slides(num_slides: int, what: str = "Temperature and prediction sets") -> str:
+def too_few_slides(
+    num_slides: int, what: str = "Temperature and prediction sets", kind: str = "validation"
+) -> str:
     """Say why nothing is calibrated on so few slides; empty where there are enough.
 
     Args:
         num_slides: Number of labelled slides to calibrate on.
         what: What is left out, at the beginning of the sentence, in the plural.
+        kind: Kind of these slides.
 
     Example:
         >>> too_few_slides(12, "Prediction sets")
@@ -29,5 +32,5 @@ def too_few_slides(num_slides: int, what: str = "Temperature and prediction sets
     """
     if num_slides >= MIN_CALIBRATION_SLIDES:
         return ""
-    slides = "1 validation slide is" if num_slides == 1 else f"{num_slides} validation slides are"
+    slides = f"1 {kind} slide is" if num_slides == 1 else f"{num_slides} {kind} slides are"
     return f"{what} are left out: {slides} too few, they need {MIN_CALIBRATION_SLIDES}."

@@ -7,6 +7,9 @@ from sgpmil.errors import PredictionError
 from sgpmil.evaluation.prediction_table import PredictionTable, patient_ids
 from sgpmil.evaluation.uncertainty.measures import UncertaintyMeasure, error_auroc, wrong_slides
 
+_CHANCE = 0.5
+"""Error AUROC of an uncertainty that knows nothing of errors."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetection:
@@ -38,6 +41,11 @@ class ErrorDetection:
     def is_known(self) -> bool:
         """Whether there are enough errors to say anything (see `least_errors`)."""
         return not math.isnan(self.area) and self.num_independent >= least_errors(self.level)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is shown that wrong predictions are less certain: more than chance."""
+        return self.is_known and self.low > _CHANCE
 
     @property
     def sentence(self) -> str:

@@ -1,5 +1,6 @@
 """Parts of a map: the slide, scores as colours over it, outlines, marks, scale bar, colour bar."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -30,6 +31,8 @@ _CANVAS = "#c9c9c9"
 _HEAT_ALPHA = 0.72
 _PALE = 0.55
 """Share of its contrast that a slide keeps beneath a map."""
+_LETTER, _TICK = 0.56, 4.5
+"""Width of a letter, and of the number at a tick with space around it, in sizes of the font."""
 _MARGIN, _NARROWEST = 0.03, 0.35
 """Of the longer side of what is shown: space around it, and the least of its shorter side."""
 
@@ -68,12 +71,38 @@ def shown_part(coords: Int[np.ndarray, "N 2"], side: int) -> View:
     return float(x - half[0]), float(x + half[0]), float(y + half[1]), float(y - half[1])
 
 
-def prepare_axes(axes: Axes, view: View, title: str, text: float = 1.0) -> None:
-    """Make axes show a part of a slide, in its proportions and without ticks."""
-    axes.set_title(plain_words(title), fontsize=text * TITLE_SIZE, loc="left", pad=6 * text)
+def in_lines(words: str, width: float | None, size: float) -> str:
+    """Break words into lines that fit into a width.
+
+    Args:
+        words: The words.
+        width: Width in inches; None for any.
+        size: Size of the letters, in points.
+    """
+    if width is None:
+        return words
+    most = max(6, int(72 * width / (_LETTER * size)))
+    return textwrap.fill(words, most, break_long_words=False, break_on_hyphens=False)
+
+
+def prepare_axes(
+    axes: Axes, view: View, title: str, text: float = 1.0, width: float | None = None
+) -> None:
+    """Make axes show a part of a slide, in its proportions and without ticks.
+
+    Args:
+        axes: The axes.
+        view: Part of the slide.
+        title: Title; it takes several lines where it is wider than the panel.
+        text: Size of the letters, relative to the usual.
+        width: Width of the panel in inches.
+    """
+    size = text * TITLE_SIZE
+    words = plain_words(in_lines(title, width, size))
+    axes.set_title(words, fontsize=size, loc="left", pad=6 * text)
     axes.set_xlim(view[0], view[1])
     axes.set_ylim(view[2], view[3])
-    axes.set_aspect("equal", anchor="N")
+    axes.set_aspect("equal", anchor="NW")  # where its title and colour bar begin
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_facecolor(_CANVAS)
@@ -276,8 +305,18 @@ def draw_colour_bar(
     axes: Axes | list[Axes],
     label: str,
     text: float = 1.0,
+    width: float | None = None,
 ) -> None:
-    """Draw the colour bar beneath axes, with an arrow where scores exceed its limits."""
+    """Draw the colour bar beneath axes, with an arrow where scores exceed its limits.
+
+    Args:
+        figure: The figure.
+        image: What has the colours.
+        axes: The axes above it.
+        label: Label; it takes several lines where it is wider than the panel.
+        text: Size of the letters, relative to the usual.
+        width: Width of the panel in inches.
+    """
     size = text * SMALL_SIZE
     values: np.ndarray = np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     low, high = image.get_clim()
@@ -288,11 +327,12 @@ def draw_colour_bar(
     )
     bar.ax.tick_params(labelsize=size, color=GREY, length=2.5 * text, pad=3.5 * text)
     bar.ax.xaxis.get_offset_text().set_fontsize(size)
-    bar.locator = MaxNLocator(4)
+    most = 4 if width is None else int(72 * width / (_TICK * size))
+    bar.locator = MaxNLocator(min(4, max(1, most)))
     formatter = ScalarFormatter(useMathText=False)
     formatter.set_powerlimits((-3, 4))
     bar.formatter = formatter
-    bar.set_label(plain_words(label), fontsize=size)
+    bar.set_label(plain_words(in_lines(label, width, size)), fontsize=size)
     bar.update_ticks()
     bar.outline.set_visible(False)
 

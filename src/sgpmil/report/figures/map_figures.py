@@ -23,7 +23,13 @@ from sgpmil.explanation.map_layers import (
 )
 from sgpmil.explanation.maps import ScaleKind, patch_side, placed_coords, score_map
 from sgpmil.explanation.slide_explanation import ModelScores
-from sgpmil.report.figures.canvas import GREY, SMALL_SIZE, new_figure, plain_words
+from sgpmil.report.figures.canvas import (
+    GREY,
+    SMALL_SIZE,
+    TITLE_SIZE,
+    new_figure,
+    plain_words,
+)
 from sgpmil.report.figures.map_drawing import (
     PatchMark,
     View,
@@ -34,6 +40,7 @@ from sgpmil.report.figures.map_drawing import (
     draw_scale_bar,
     draw_slide,
     draw_slide_panel,
+    in_lines,
     prepare_axes,
     shown_part,
 )
@@ -113,11 +120,12 @@ def attention_map_figure(
     rows = _rows(layers)
     columns = max(len(row) for row in rows)
     lead = 1.0 if len(rows) == 1 else 1.75
-    size = _figure_size(view, columns + lead * has_first, len(rows), look)
-    figure = new_figure(*size, pad=0.06 * look.text)
+    titles = [look.titles.get(layer.kind, layer.title) for layer in layers]
+    width, height, cell = _figure_size(view, columns + lead * has_first, len(rows), titles, look)
+    figure = new_figure(width, height, pad=0.06 * look.text)
     ratios = [lead] * has_first + [1.0] * columns
     grid = figure.add_gridspec(len(rows), len(ratios), width_ratios=ratios)
-    draw = _LayerDrawing(figure, view, (coords, side), picture, scale, ends, look)
+    draw = _LayerDrawing(figure, view, (coords, side), picture, scale, ends, look, cell)
     if has_first:
         axes = figure.add_subplot(grid[:, 0])
         first = "Slide" if marks is None else "Slide, with the patches below"
@@ -151,16 +159,18 @@ class _LayerDrawing:
     scale: ScaleKind
     ends: MapLimits
     look: MapLook
+    width: float
+    """Width of a panel in inches."""
 
     def layer(self, axes: Axes, layer: MapLayer, *, bar: bool = True) -> AxesImage:
         title = self.look.titles.get(layer.kind, layer.title)
-        prepare_axes(axes, self.view, title, self.look.text)
+        prepare_axes(axes, self.view, title, self.look.text, self.width)
         draw_slide(axes, self.picture, pale=True)
         image = self.heat(axes, layer, COLOUR_SCALES[layer.kind].name)
         draw_outlines(axes, self.picture)
         if bar:
             unit = layer.unit if self.look.has_words else ""
-            draw_colour_bar(self.figure, image, axes, unit, self.look.text)
+            draw_colour_bar(self.figure, image, axes, unit, self.look.text, self.width)
         return image
 
     def heat(self, axes: Axes, layer: MapLayer, colours: str, stretch: float = 1.0) -> AxesImage:
@@ -216,7 +226,7 @@ def model_row_figure(
         ends = model.limits or map_limits([(scores, 0)])
         place = (placed_coords(scores), patch_side(scores))
         look = MapLook(titles={"attention": model.name})
-        draw = _LayerDrawing(figure, view, place, picture, scale, ends, look)
+        draw = _LayerDrawing(figure, view, place, picture, scale, ends, look, width)
         own = draw.layer(axes, layer, bar=scale == "absolute")
         image = image or own
         panels.append(axes)
@@ -256,15 +266,35 @@ def _rows(layers: Sequence[MapLayer]) -> list[list[MapLayer | None]]:
     return [top, bottom]
 
 
-def _figure_size(view: View, columns: float, rows: int, look: MapLook) -> tuple[float, float]:
-    """Choose width and height of a figure in inches; `columns` are widths of a panel."""
+def _figure_size(
+    view: View, columns: float, rows: int, titles: Sequence[str], look: MapLook
+) -> tuple[float, float, float]:
+    """Choose width and height of a figure, and the width of a panel, in inches.
+
+    Args:
+        view: Part of the slide.
+        columns: Width of the figure in panels.
+        rows: Rows of panels.
+        titles: Titles of the panels.
+        look: Look of the figure.
+    """
+    size = look.text * TITLE_SIZE
+    line = 1.2 * size / 72
     if look.width is None:
         width, height = _panel_size(view)
-        return columns * (width + 0.15) + 0.2, rows * (height + 0.95) + 0.75
+        more = line * (_most_lines(titles, width, size) - 1)
+        words = 0.95 + more
+        return columns * (width + 0.15) + 0.2, rows * (height + words) + 0.75, width
     ratio = abs(view[2] - view[3]) / abs(view[1] - view[0])
-    words = 0.85 * look.text  # title and colour bar of a panel
-    height = min(ratio * (look.width / columns - 0.1), look.height / rows - words)
-    return min(look.width, columns * (height / ratio + 0.1)), rows * (height + words)
+    widest = look.width / columns - 0.1
+    # Title and colour bar of a panel, the title in as many lines as it needs.
+    words = 0.85 * look.text + line * (_most_lines(titles, widest, size) - 1)
+    height = min(ratio * widest, look.height / rows - words)
+    return look.width, rows * (height + words), widest
+
+
+def _most_lines(titles: Sequence[str], width: float, size: float) -> int:
+    return max(in_lines(title, width, size).count("\n") + 1 for title in titles)
 
 
 def _panel_size(view: View) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from sgpmil.evaluation.calibration import expected_calibration_error, reliabilit
 from sgpmil.evaluation.prediction_table import PredictionTable
 from sgpmil.evaluation.uncertainty.analysis import FoldsUncertainty, pooled_table
 from sgpmil.evaluation.uncertainty.conformal import SetMetrics
+from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.evaluation.uncertainty.measures import (
     CorrectVersusWrong,
     UncertaintyMeasure,
@@ -64,8 +65,9 @@ def correct_wrong_figure(
     """Draw the uncertainty of correct and of wrong predictions as box plots.
 
     Boxes are quartiles with the median, whiskers reach to the last slide within 1.5 box lengths.
-    Above stands the p of Welch's one-sided test that wrong predictions are less certain, with a
-    star below 0.05.
+    Above stands the p of Welch's one-sided test that wrong predictions are less certain. It has a
+    star below 0.05, unless the interval of the error AUROC, which holds for few errors, says that
+    this may be chance.
 
     Args:
         table: Predictions; slides without a label are left out.
@@ -181,7 +183,8 @@ def draw_correct_wrong(axes: Axes, known: PredictionTable, measure: UncertaintyM
     """Draw the uncertainty of correct and of wrong predictions, all labelled, into axes."""
     wrong, values = wrong_slides(known), uncertainty(known, measure)
     _draw_groups(axes, values[~wrong], values[wrong])
-    _draw_test(axes, correct_versus_wrong(known, measure), float(values.max()))
+    is_shown = error_detection(known, measure).is_shown
+    _draw_test(axes, correct_versus_wrong(known, measure), is_shown, float(values.max()))
 
 
 def _draw_groups(
@@ -216,7 +219,7 @@ def _draw_groups(
     axes.set_xlim(-0.6, 1.6)
 
 
-def _draw_test(axes: Axes, groups: CorrectVersusWrong, highest: float) -> None:
+def _draw_test(axes: Axes, groups: CorrectVersusWrong, is_shown: bool, highest: float) -> None:
     low, high = axes.get_ylim()
     reach = (high - low) or 1.0
     foot = highest + 0.05 * reach
@@ -227,7 +230,7 @@ def _draw_test(axes: Axes, groups: CorrectVersusWrong, highest: float) -> None:
         text = "no test"
     else:
         text = "one-sided p < 0.001" if p < 0.001 else f"one-sided p = {p:.3f}"
-        text += " *" if p < 0.05 else ", n.s."
+        text += ", n.s." if p >= 0.05 else " *" if is_shown else "\n(may be chance)"
     axes.text(0.5, top + 0.01 * reach, text, ha="center", va="bottom", fontsize=LABEL_SIZE)
     axes.set_ylim(min(low, 0.0) if low > -0.05 * reach else low, top + 0.12 * reach)
 

@@ -16,6 +16,7 @@ from sgpmil.explanation.confidence import (
     confidence_words,
     has_posterior,
     run_sets,
+    unlike_training,
 )
 from sgpmil.explanation.key_patches import KeyPatch, KeyPatchKind, contrasting_patches
 from sgpmil.explanation.map_layers import num_without_score
@@ -32,7 +33,7 @@ from sgpmil.shapes import UInt8
 _LONGEST = 1000
 """Longer side of the slide's picture, in pixels."""
 _UNLIKE = 0.05
-"""Largest p-value of a slide that is said to be unlike the training slides."""
+"""Largest p-value of a slide of which it is said how unlike the training slides it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +166,7 @@ class CaseReports:
                 own_set,
                 has_posterior=self.has_posterior,
                 is_idle=fold.name in self._idle,
+                unlike=unlike_training(fold, prediction),
             ),
             other_folds=self._others(others),
             picture=picture,

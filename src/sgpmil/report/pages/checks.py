@@ -8,11 +8,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sgpmil.bags.feature_origin import other_features_sentence
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.splits import unused_slides, unused_text
 from sgpmil.bags.tables import listed
 from sgpmil.evaluation.assessment import Assessment
 from sgpmil.evaluation.calibration import calibrated_ece, expected_calibration_error
+from sgpmil.evaluation.novelty_warning import is_unlike, most_unlike, unlike_level
 from sgpmil.evaluation.uncertainty.analysis import pooled_table
 from sgpmil.evaluation.uncertainty.error_detection import error_detection
 from sgpmil.explanation.confidence import has_posterior
@@ -30,6 +32,8 @@ _FEW_SLIDES = 20
 _LARGE_ECE = 0.1
 _CHANCE = 0.5
 """Error AUROC of an uncertainty that knows nothing of errors."""
+_RARE = 0.05
+"""Probability below which so many slides are not unlike by chance."""
 _ZERO = 1e-9
 """Differences of equal scores are of rounding size."""
 _ORDER = ("warning", "note", "pass")
@@ -64,6 +68,7 @@ def run_checks(
         *_instances(material),
         _embeddings(material, facts),
         *_encoder(facts),
+        *_like_training(material),
         *_slides(material, facts),
     )
     return CheckList(tuple(sorted(checks, key=lambda check: _ORDER.index(check.mark))))
@@ -312,7 +317,10 @@ def _validation(material: RunMaterial) -> Check:
             "warning" if material.run else "note",
             "Validation slides",
             f"{counted(len(without), 'fold')} without validation slides ({listed(without)}): no "
-            "temperature, no prediction sets, no thresholds there.",
+            "temperature and no thresholds are fitted there, and no prediction sets."
+            if material.run
+            else "These predictions come without those of validation slides: this report fits no "
+            "temperature, thresholds or prediction sets.",
         )
     shared = sum(
         len(set(fold.test.slide_ids) & set(fold.validation.slide_ids))
@@ -470,6 +478,38 @@ def _encoder(facts: RunFacts) -> Iterator[Check]:
             "note",
             "Patch encoder",
             "The encoder of the patches is unknown, and so is whether it was trained on pathology.",
+        )
+
+
+def _like_training(material: RunMaterial) -> Iterator[Check]:
+    """Look whether slides are like those that the models learned from."""
+    from scipy.stats import binom
+
+    origins = [fold.test.provenance for fold in material.folds]
+    for found in sorted({one.other_features for one in origins if one is not None} - {""}):
+        yield Check("warning", "Embeddings of training", other_features_sentence(found))
+    title = "Slides unlike those of training"
+    levels = [
+        (prediction, fold.novelty_slides)
+        for fold, prediction in material.predictions()
+        if not math.isnan(prediction.novelty_p)
+    ]
+    if not levels:
+        yield Check("note", title, "Slides were not compared with the training slides.")
+        return
+    unlike = [prediction for prediction, slides in levels if is_unlike(prediction, slides)]
+    chances = [unlike_level(slides) for _, slides in levels]
+    text = (
+        f"{len(unlike)} of {counted(len(levels), 'slide')} {'is' if len(unlike) == 1 else 'are'} "
+        f"unlike the training slides (p ≤ {max(chances):.2g}); by chance it would be about "
+        f"{sum(chances):.1f}."
+    )
+    if binom.sf(len(unlike) - 1, len(levels), max(chances)) > _RARE:
+        yield Check("pass", title, text)
+    else:
+        named = listed([prediction.slide_id for prediction in most_unlike(unlike)])
+        yield Check(
+            "warning", title, f"{text} Another scanner, stain or encoder? The first: {named}."
         )
 
 

@@ -251,7 +251,7 @@ def uncertainty_section(assessment: Assessment, tests: Sequence[PredictionTable]
     else:
         blocks.append(
             Prose(
-                "There is no temperature and there are no prediction sets. "
+                "No temperature and no prediction sets are fitted here. "
                 + (found.folds[0].calibration_notes or ("There are no validation slides.",))[0]
             )
         )
@@ -360,7 +360,8 @@ def localisation_section(assessment: Assessment | None) -> Section:
             "over folds: where the model looked, a patch's share in the logit, and what the "
             "model says of the patch alone. “per slide” averages over positive slides with both "
             "kinds of patch; “pooled” takes all patches together, those of negative slides "
-            "included. Uniform and random scores are baselines, which do not depend on the slide."
+            "included. Uniform and random scores are baselines that know nothing of the patches; "
+            "uniform scores of a slide sum to 1, so that pooled they rank slides by their size."
         ),
         Table(
             (
