@@ -1,5 +1,7 @@
 import json
 import math
+import os
+import signal
 from functools import partial
 
 import numpy as np
@@ -15,6 +17,7 @@ from sgpmil.experiments.model_study import colon_bags
 from sgpmil.experiments.study import StudySet, Variant, load_set, plan_jobs, run_jobs
 from sgpmil.training.settings import TrainingSettings, default_training
 from tests.experiments.tiny_data import write_classic, write_colon
+from tests.ray_machines import by_value, first, losing_a_machine, wait_on_lost
 
 pytestmark = pytest.mark.slow
 
@@ -257,3 +260,35 @@ def test_two_processes_give_what_one_gives(musk, tmp_path):
     two = run(jobs, tmp_path / "two", processes=2)
     assert [r["test"]["probs"] for r in one] == [r["test"]["probs"] for r in two]
     assert times(tmp_path / "one").keys() == times(tmp_path / "two").keys()
+
+
+def _fragile(markers, lost_machine):
+    """Train and test, but die once, and wait once on the machine that is to be lost."""
+    train_and_test = study._TrainAndTest()
+
+    def work(job):
+        if first(markers / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_on_lost(markers, lost_machine)
+        return train_and_test(job)
+
+    return work
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_killed_worker_and_a_lost_machine_cost_a_study_nothing(musk, tmp_path, cluster):
+    from sgpmil.scaleout.ray_cluster import RayExecutor
+
+    by_value(__name__)
+    jobs = plan_jobs(musk, [SIZE, MEAN], seeds=2)
+    assert len(jobs) == 8
+    local = run(jobs, tmp_path / "local")
+    with losing_a_machine(cluster, tmp_path) as lost:
+        work = partial(_fragile, tmp_path, lost)
+        found = run(jobs, tmp_path / "ray", work=work, executor=RayExecutor())
+    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "waits").exists()
+    assert [r["test"]["probs"] for r in found] == [r["test"]["probs"] for r in local]
+    assert [r["test"]["metrics"] for r in found] == [r["test"]["metrics"] for r in local]
+    assert times(tmp_path / "ray").keys() == times(tmp_path / "local").keys()
+    assert not list((tmp_path / "ray").rglob("*.tmp"))
