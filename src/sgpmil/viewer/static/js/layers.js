@@ -255,7 +255,7 @@ function legend(layer, isChoice) {
   const middle = (layer.low + layer.high) / 2;
   return h("figure", { class: "scale-figure" }, scale,
     h("div", { class: "ticks" }, h("span", {}, `${below ? "≤ " : ""}${shown(layer.low)}`), h("span", {}, shown(middle)), h("span", {}, `${above ? "≥ " : ""}${shown(layer.high)}`)),
-    h("figcaption", {}, layer.unit, h("span", { class: "sub" }, isChoice ? "Below the threshold is the slide alone." : `The slide shows through ${layer.low < 0 ? "values near 0" : "low values"}, as where no patch was scored; a low threshold tells the two apart.`)));
+    h("figcaption", {}, layer.unit, h("span", { class: "sub" }, isChoice ? "Below the threshold is the slide alone." : `The slide shows through ${layer.low < 0 ? "values near 0" : "low values"}, as where no patch was scored: click for the values.`)));
 }
 
 // A number of few digits that is what the page says it is, and never above the largest score.
