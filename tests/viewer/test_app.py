@@ -86,6 +86,17 @@ def test_base_tiles_are_the_slide(client, case):
     assert client.get(f"/slides/{case.number}_files/11/99_0.jpg").status_code == 404
 
 
+def test_patches_that_are_chosen_by_a_threshold_are_opaque(client, viewing, case):
+    address = f"/maps/{case.number}/evidence/1_files/8/0_0.png"
+    whole, chosen = (
+        np.asarray(pixels(client.get(address, params=query)).convert("RGBA"))[..., 3]
+        for query in ({}, {"least": -1e9})
+    )
+    assert set(np.unique(chosen)) == {0, 255}
+    np.testing.assert_array_equal(chosen > 0, whole > 0)
+    assert 0 < whole[whole > 0].min() < 255
+
+
 @pytest.mark.parametrize("kind", ["attention", "attention_std", "evidence", "evidence_std"])
 @pytest.mark.parametrize("level", [8, 11])
 def test_map_tiles_are_the_maps_of_explain_to_the_pixel(client, explained, case, kind, level):
@@ -166,7 +177,11 @@ def test_prototypes_are_those_of_explain(client, viewing, explained, case):
     wanted = explained.prototypes(case.fold)
     own = wanted.slides[case.slide_id]
     assert [one["index"] for one in answer["prototypes"]] == [one.index for one in wanted.used]
-    assert [one["colour"] for one in answer["prototypes"]] == [one.colour for one in wanted.used]
+    given = {one["index"]: one["colour"] for one in answer["prototypes"]}
+    colours = wanted.colours_on(case.slide_id)
+    assert given == {one.index: colours[one.index] for one in wanted.used}
+    named = [colour for colour in given.values() if colour != answer["other_colour"]]
+    assert len(named) == len(set(named)) > 1
     counts = {one["index"]: one["here"] for one in answer["prototypes"]}
     assert counts == {p.index: int((own.assigned == p.index).sum()) for p in wanted.used}
     for name in ("normal", "tumour"):
@@ -178,10 +193,11 @@ def test_prototypes_are_those_of_explain(client, viewing, explained, case):
         ]
         assert sum(shares) == pytest.approx(1)
     tile = client.get(f"/maps/{case.number}/prototype/1_files/11/1_1.png")
-    colours = {tuple(c) for c in np.asarray(pixels(tile).convert("RGB")).reshape(-1, 3).tolist()}
-    assert colours <= {tuple(bytes.fromhex(one.colour[1:])) for one in wanted.used} | {(0, 0, 0)}
+    drawn = {tuple(c) for c in np.asarray(pixels(tile).convert("RGB")).reshape(-1, 3).tolist()}
+    assert drawn <= {tuple(bytes.fromhex(colour[1:])) for colour in given.values()} | {(0, 0, 0)}
     patch = client.get(f"/api/slides/{case.number}/patch", params={"patch": 3}).json()
     assert patch["prototype"]["index"] == int(own.assigned[3])
+    assert patch["prototype"]["colour"] == given[int(own.assigned[3])]
 
 
 def test_similar_patches_are_elsewhere_and_here(client, case):

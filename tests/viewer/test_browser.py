@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sgpmil.viewer.server import ViewOptions, open_viewing
 from sgpmil.viewer.vendor import OPENSEADRAGON, VENDOR
 
 from .live_server import live_server
@@ -112,8 +115,23 @@ class Visit:
 def check_quiet(visit):
     assert visit.complaints == []
     assert all(url.startswith((visit.address, "data:", "blob:")) for url in visit.requests)
-    sideways = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert sideways <= 0
+    assert visit.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    # Below the page is nothing; a slide on a wide window is a page of the window's height.
+    below = """() => {
+      const isFixed = document.querySelector(".slide-page") && innerWidth > 960;
+      const end = document.querySelector("main").getBoundingClientRect().bottom + scrollY;
+      const height = document.documentElement.scrollHeight;
+      return height - Math.max(innerHeight, isFixed ? 0 : Math.ceil(end));
+    }"""
+    assert visit.page.evaluate(below) <= 0
+
+
+@contextmanager
+def served(options):
+    viewing = open_viewing(options)
+    with live_server(viewing, options) as address:
+        yield address
+    viewing.close()
 
 
 def slide_path(name="s.1", **values):
@@ -206,7 +224,7 @@ def test_the_picture_shows_the_chosen_map_alone(browser, address):
 
 def test_a_map_lies_on_its_patches_to_the_pixel(browser, address, viewing, case):
     """Draw the attention alone, fully opaque, and look at the pixels of the page itself."""
-    with Visit(browser, address, slide_path(layer="attention", opacity=1)) as visit:
+    with Visit(browser, address, slide_path(layer="attention", opacity=1, least=0)) as visit:
         page = visit.page
         visit.wait_for_tiles()
         page.evaluate("window.sgpmilStage.show({x: 1024, y: 768, zoom: 0.5})")
@@ -342,12 +360,68 @@ def test_two_models_are_compared_side_by_side(browser, address):
         page.keyboard.press("]")
         visit.until("window.sgpmilStages.every(one => Math.abs(one.opacity - 0.7) < 1e-6)")
         page.keyboard.press(".")
-        counts = "[...document.querySelectorAll('.half output')].map(one => one.textContent)"
+        counts = "[...document.querySelectorAll('.side output')].map(one => one.textContent)"
         visit.until(f"{counts}.filter(text => / of 24 patches/.test(text)).length === 2")
-        assert page.locator(".half .scale").count() == 2
+        assert page.locator(".side .scale").count() == 2
         check_quiet(visit)
         if AXE.exists():
             assert visit.violations() == []
+
+
+@pytest.mark.parametrize("width", [1440, 768, 390])
+def test_two_slides_are_in_view_beside_their_layers(browser, address, width):
+    with Visit(browser, address, "/?view=compare", width) as visit:
+        page = visit.page
+        page.locator("tbody a").first.click()
+        visit.until("window.sgpmilStages?.length === 2")
+        page.get_by_label("Threshold").focus()
+        places = """() => {
+          const stages = [...document.querySelectorAll(".stage")];
+          const slider = [...document.querySelectorAll(".layers input[type=range]")][1];
+          return [...stages, slider].map(one => one.getBoundingClientRect())
+            .map(box => [box.top, box.bottom, box.height]);
+        }"""
+        one, other, slider = page.evaluate(places)
+        height = page.viewport_size["height"]
+        for top, bottom, tall in (one, other):
+            assert top >= 0
+            assert bottom <= height
+            assert tall > 150
+        assert 0 < slider[0] < slider[1] <= height
+        if width < 960:
+            assert slider[0] >= max(one[1], other[1])
+        visit.until("window.sgpmilStages.every(one => one.isLoaded)")
+        check_quiet(visit)
+
+
+def test_the_run_that_is_compared_with_is_kept(browser, viewed, options):
+    other = viewed / "other"
+    three = replace(options, beside=(other, other))
+    with served(three) as address, Visit(browser, address, "/?view=compare") as visit:
+        page = visit.page
+        page.locator("select").select_option("2")
+        visit.until("new URLSearchParams(location.search).get('other') === '2'")
+        for leave in (
+            lambda: page.keyboard.press("Escape"),
+            lambda: page.locator("a.back").click(),
+        ):
+            page.wait_for_selector("th:has-text('(abmil) 3')")
+            page.locator("tbody a").first.click()
+            visit.until("window.sgpmilStages?.length === 2")
+            visit.until("document.querySelector('.scale')")
+            leave()
+            page.wait_for_selector("select")
+            assert page.locator("select").input_value() == "2"
+            assert visit.query() == {"view": "compare", "other": "2"}
+        check_quiet(visit)
+
+
+def test_a_run_alone_says_why_nothing_is_compared(browser, options):
+    with served(replace(options, beside=())) as address, Visit(browser, address) as visit:
+        visit.page.locator("nav a", has_text="Compare").click()
+        visit.page.wait_for_selector("text=Each slide was tested by one fold only")
+        assert "--beside" in visit.page.locator("main").inner_text()
+        check_quiet(visit)
 
 
 def test_only_predictions_of_one_slide_are_compared(browser, address, case):
@@ -459,6 +533,103 @@ def test_the_highest_threshold_keeps_the_highest_patch(browser, address, case):
         assert "0 of" not in visit.page.locator("output.selection").inner_text().split(": ")[1]
 
 
+def test_another_class_has_no_threshold_of_the_first(browser, address):
+    with Visit(browser, address, slide_path(layer="evidence")) as visit:
+        page = visit.page
+        visit.wait_for_tiles()
+        page.get_by_label("Threshold").fill("150")
+        visit.until("new URLSearchParams(location.search).has('least')")
+        classes = page.get_by_label("Class of evidence")
+        classes.select_option("0" if classes.input_value() == "1" else "1")
+        page.wait_for_selector("output:has-text('All: 24 of 24')")
+        assert "least" not in visit.query()
+        assert page.get_by_label("Threshold").input_value() == "0"
+        page.locator("input[value=attention]").check()  # which is of no class
+        page.get_by_label("Threshold").fill("150")
+        visit.until("new URLSearchParams(location.search).has('least')")
+        page.get_by_label("Class of evidence").select_option("1")
+        visit.until("new URLSearchParams(location.search).get('class') === '1'")
+        assert "least" in visit.query()
+        check_quiet(visit)
+
+
+def test_the_slide_stays_in_the_window(browser, address):
+    """Hidden words of the tiles in the panel, which scrolls, do not lengthen the page."""
+    with Visit(browser, address, slide_path()) as visit:
+        visit.wait_for_tiles()
+        visit.page.wait_for_selector(".tiles .hidden", state="attached")
+        for key in ("End", "Space"):
+            visit.page.keyboard.press(key)
+        visit.page.evaluate("scrollTo(0, 9999)")
+        assert visit.page.evaluate("scrollY") == 0
+        check_quiet(visit)
+
+
+def test_the_focus_is_not_behind_the_slide(browser, address):
+    with Visit(browser, address, slide_path(), 390) as visit:
+        page = visit.page
+        visit.wait_for_tiles()
+        page.keyboard.press("r")
+        visit.until("document.activeElement.matches('.review input')")
+        place = """() => {
+          const box = document.activeElement.getBoundingClientRect();
+          const stage = document.querySelector(".stage-side").getBoundingClientRect();
+          const isStage = document.activeElement.closest(".stage-side, header") !== null;
+          return [isStage, box.top - stage.bottom, innerHeight - box.top];
+        }"""
+        for _ in range(12):
+            is_stage, above, below = page.evaluate(place)
+            if not is_stage:
+                assert above >= 0
+                assert below > 20  # a panel is higher than what the slide leaves
+            page.keyboard.press("Shift+Tab")
+        check_quiet(visit)
+
+
+def test_the_help_sheet_begins_at_its_top(browser, address):
+    with Visit(browser, address, "/", 390) as visit:
+        visit.page.keyboard.press("?")
+        visit.page.wait_for_selector("dialog[open]")
+        assert visit.page.evaluate("document.getElementById('help').scrollTop") == 0
+        box = visit.page.locator("#help-title").bounding_box()
+        assert 0 <= box["y"] < 844
+        check_quiet(visit)
+
+
+def test_the_open_prototype_is_in_the_address(browser, address):
+    with Visit(browser, address, slide_path(tab="prototypes")) as visit:
+        page = visit.page
+        cards = page.locator("details.prototype")
+        cards.nth(1).locator("summary").click()
+        visit.until("new URLSearchParams(location.search).has('prototype')")
+        first = visit.query()["prototype"]
+        assert f"Prototype {first}" in cards.nth(1).inner_text()
+        cards.nth(0).locator("summary").click()
+        visit.until(
+            "one => new URLSearchParams(location.search).get('prototype') !== one", arg=first
+        )
+        chosen = visit.query()["prototype"]
+        assert page.locator("details.prototype[open]").count() == 1
+        page.reload()
+        page.wait_for_selector(f"details.prototype[open]:has-text('Prototype {chosen}')")
+        assert visit.query()["prototype"] == chosen
+        page.locator("details.prototype[open] summary").click()
+        visit.until("!new URLSearchParams(location.search).has('prototype')")
+        check_quiet(visit)
+
+
+def test_numbers_of_a_column_have_as_many_decimals(browser, address):
+    with Visit(browser, address) as visit:
+        words = "async values => { const { decimals } = await import('/static/js/dom.js');"
+        values = [0.6, 0.69, 0, 0.004, None]
+        found = visit.page.evaluate(words + " return values.map((one) => decimals(one)); }", values)
+        assert found == ["0.60", "0.69", "0.00", "<0.01", "–"]
+        visit.page.wait_for_selector("td .number")
+        numbers = visit.page.locator("td .number").all_inner_texts()
+        assert all(len(one.split(".")[1]) == 2 for one in numbers)
+        assert "nats" in visit.page.locator("thead").inner_text()
+
+
 def test_the_address_brings_the_same_view_back(browser, address):
     path = slide_path(layer="evidence_std", opacity="0.4", x="900", y="700", zoom="0.8", patch="7")
     with Visit(browser, address, path) as visit:
@@ -539,21 +710,22 @@ def test_the_header_of_the_worklist_stays_in_view(browser, address):
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: vendor.py --axe")
-@pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
+@pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("path", ["/", slide_path(patch="3"), slide_path(tab="prototypes")])
-def test_axe_finds_no_violation(browser, address, path, width, dark):
-    scheme = "dark" if dark else "light"
-    with Visit(browser, address, path, width, color_scheme=scheme) as visit:
+def test_axe_finds_no_violation(browser, address, path, width):
+    with Visit(browser, address, path, width) as visit:
         visit.page.wait_for_load_state("networkidle")
         if "slide" in path:
             visit.wait_for_tiles()
-        assert visit.violations() == []
+        for scheme in ("light", "dark"):
+            visit.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            assert visit.violations() == []
         heads = "[...document.querySelectorAll('.values tbody th')].map(one => one.offsetWidth)"
         assert all(head > 80 or head == 0 for head in visit.page.evaluate(heads))
-        if width == 1440 and not dark:
+        check_quiet(visit)
+        if path == "/":
             visit.page.keyboard.press("?")
             assert visit.violations() == []
-        check_quiet(visit)
 
 
 def test_names_that_are_scripts_do_not_run(browser, tmp_path_factory):
@@ -563,7 +735,6 @@ def test_names_that_are_scripts_do_not_run(browser, tmp_path_factory):
     from sgpmil.bags.target import ClassTarget
     from sgpmil.evaluation import InstanceScores, Prediction, PredictionTable
     from sgpmil.runs.run import Run
-    from sgpmil.viewer.server import ViewOptions, open_viewing
 
     folder = tmp_path_factory.mktemp("nasty")
     name = "<img src=x onerror=alert(1)>&\"'"
@@ -573,9 +744,7 @@ def test_names_that_are_scripts_do_not_run(browser, tmp_path_factory):
     fold = Fold("0", ("t",), (), (name,))
     run = Run.create(folder / "run", (fold,), {"model": "<i>m</i>"}, data={"folder": None})
     run.folds["0"].write(PredictionTable((row,), ClassTarget(classes)))
-    options = ViewOptions(run=run.path)
-    viewing = open_viewing(options)
-    with live_server(viewing, options) as address, Visit(browser, address) as visit:
+    with served(ViewOptions(run=run.path)) as address, Visit(browser, address) as visit:
         page = visit.page
         page.wait_for_selector("a.slide-link")
         assert page.locator("a.slide-link").inner_text() == name
@@ -585,4 +754,3 @@ def test_names_that_are_scripts_do_not_run(browser, tmp_path_factory):
         assert classes[0] in page.locator(".panel").inner_text()
         assert page.locator("main img[src=x], main script, main b, main i").count() == 0
         check_quiet(visit)
-    viewing.close()

@@ -120,6 +120,21 @@ def test_colours_are_those_of_the_scale_and_no_patch_is_transparent():
     assert pixels[1, 2].tolist() == [*table[0], 255]
 
 
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_the_slide_shows_through_scores_that_say_little(is_signed):
+    low = -2.0 if is_signed else 0.0
+    values = np.array([[0.0, 0.1, 2.0, np.nan]])
+    kind = "evidence" if is_signed else "attention"
+    content = coloured_png(values, COLOUR_SCALES[kind], (low, 2.0), is_signed=is_signed, fades=True)
+    pixels = np.asarray(Image.open(BytesIO(content)).convert("RGBA"))
+    opacity = pixels[0, :, 3].tolist()
+    assert 0 < opacity[0] < 64
+    assert opacity[0] < opacity[1] < opacity[2] == 255
+    assert opacity[3] == 0
+    negative = coloured_png(-values, COLOUR_SCALES["evidence"], (-2.0, 2.0), is_signed=True)
+    assert np.asarray(Image.open(BytesIO(negative)).convert("RGBA"))[0, 0, 3] == 255
+
+
 def test_prototypes_have_their_colours():
     colours = {0: "#88CCEE", 5: "#E69F00", 2: "#88CCEE"}
     content = label_png(np.array([[0, 5], [2, NO_PATCH]]), colours)

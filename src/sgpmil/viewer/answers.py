@@ -12,7 +12,12 @@ from sgpmil.evaluation.prediction import SCORES
 from sgpmil.explanation.colour_scales import COLOUR_SCALES
 from sgpmil.explanation.key_patches import key_patches
 from sgpmil.explanation.map_layers import num_without_score
-from sgpmil.explanation.prototypes import PatchReference, PrototypeExplanation, PrototypeSummary
+from sgpmil.explanation.prototypes import (
+    NEUTRAL,
+    PatchReference,
+    PrototypeExplanation,
+    PrototypeSummary,
+)
 from sgpmil.notebook import counted
 from sgpmil.viewer.cohort import Case, Cohort, ViewedRun
 from sgpmil.viewer.reviews import Review
@@ -154,6 +159,7 @@ def slide_answer(viewing: Viewing, case: Case, class_index: int) -> dict[str, An
         "counterparts": [
             {
                 "number": one.number,
+                "run": one.run.number,
                 "title": one.title,
                 "predicted": one.run.class_names[one.prediction.predicted_class],
                 "probability": one.prediction.probability_text(one.prediction.predicted_class),
@@ -238,7 +244,7 @@ def patch_answer(
         answer["prototype"] = {
             "index": index,
             "similarity": number(float(own.similarity[patch])),
-            "colour": fold.found.colours.get(index),
+            "colour": fold.found.colours_on(case.slide_id).get(index),
         }
     return answer
 
@@ -273,6 +279,7 @@ def prototypes_answer(viewing: Viewing, case: Case) -> dict[str, Any]:
         else np.bincount(own.assigned, minlength=max(p.index for p in found.prototypes) + 1)
     )
     shares = _class_shares(found, case.run)
+    colours = found.colours_on(case.slide_id)
     return {
         "is_working": False,
         "reason": "",
@@ -280,10 +287,11 @@ def prototypes_answer(viewing: Viewing, case: Case) -> dict[str, Any]:
         "num_unused": found.unused,
         "num_slides": len(found.slides),
         "notes": list(found.missing),
+        "other_colour": NEUTRAL,
         "prototypes": [
             {
                 "index": one.index,
-                "colour": one.colour,
+                "colour": colours[one.index],
                 "here": int(counts[one.index]),
                 "patches": one.num_patches,
                 "slides": one.num_slides,

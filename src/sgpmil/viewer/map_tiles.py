@@ -13,6 +13,8 @@ from sgpmil.viewer.scored_slide import ScoredSlide
 MAP_TILE = 256
 _COLOURS = 255
 """Colours of a tile; one more number of its palette is transparent."""
+_FAINTEST, _FULL = 0.2, 0.35
+"""Opacity of a score that says nothing, and the share of the scale from which all is opaque."""
 _MOST_AT_ONCE = 2_000_000
 _CANVAS, _PATCH, _EDGE = (236, 238, 241), (250, 250, 250), (196, 202, 210)
 """Colours of an empty canvas, of the patches on it, and of their edges."""
@@ -102,14 +104,31 @@ def label_tile(
 
 
 def coloured_png(
-    values: Float[np.ndarray, "h w"], scale: ColourScale, ends: tuple[float, float]
+    values: Float[np.ndarray, "h w"],
+    scale: ColourScale,
+    ends: tuple[float, float],
+    *,
+    is_signed: bool = False,
+    fades: bool = False,
 ) -> bytes:
-    """Encode scores as a PNG of the scale's colours; NaN is transparent."""
+    """Encode scores as a PNG of the scale's colours; NaN is transparent.
+
+    Args:
+        values: The scores.
+        scale: The colours.
+        ends: Scores at the ends of the colours.
+        is_signed: Whether the scores that say nothing are in the middle of the scale.
+        fades: Whether the slide shows through scores that say little, which are pale: they would
+            bleach the tissue, so that what has no score stood out.
+    """
     share = scaled_to_range(values.astype(np.float64), ends)
     known = ~np.isnan(share)
     numbers = np.zeros(values.shape, dtype=np.uint8)
     numbers[known] = 1 + np.rint(share[known] * (_COLOURS - 1)).astype(np.uint8)
-    return _palette_png(numbers, scale.table(_COLOURS))
+    size = np.linspace(0.0, 1.0, _COLOURS)
+    size = np.abs(2 * size - 1) if is_signed else size
+    shown = np.clip(_FAINTEST + (1 - _FAINTEST) * size / _FULL, 0, 1) if fades else size * 0 + 1
+    return _palette_png(numbers, scale.table(_COLOURS), np.rint(255 * shown).astype(np.uint8))
 
 
 def label_png(labels: Int[np.ndarray, "h w"], colours: dict[int, str]) -> bytes:
@@ -155,12 +174,17 @@ def canvas_tile(
     return pixels
 
 
-def _palette_png(numbers: UInt8[np.ndarray, "h w"], palette: UInt8[np.ndarray, "K 3"]) -> bytes:
-    """Encode numbers of colours from 1; 0 is transparent."""
+def _palette_png(
+    numbers: UInt8[np.ndarray, "h w"],
+    palette: UInt8[np.ndarray, "K 3"],
+    opacity: UInt8[np.ndarray, " K"] | None = None,
+) -> bytes:
+    """Encode numbers of colours from 1, which are opaque unless told; 0 is transparent."""
     from PIL import Image
 
     image = Image.fromarray(numbers).convert("L")
     image.putpalette([0, 0, 0, *palette.reshape(-1).tolist()])
     content = BytesIO()
-    image.save(content, "PNG", transparency=0, compress_level=1)
+    transparency = bytes([0]) if opacity is None else bytes([0, *opacity.tolist()])
+    image.save(content, "PNG", transparency=transparency, compress_level=1)
     return content.getvalue()

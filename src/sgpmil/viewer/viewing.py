@@ -230,7 +230,10 @@ class Viewing:
             drawn = score_tile(scored, values, pyramid, *place)
             if drawn is None:
                 return None
-            return coloured_png(drawn, COLOUR_SCALES[layer.kind], self.ends(case, layer))
+            scale, ends = COLOUR_SCALES[layer.kind], self.ends(case, layer)
+            # A choice of patches is seen whatever their scores.
+            fades = least is None
+            return coloured_png(drawn, scale, ends, is_signed=layer.is_signed, fades=fades)
 
         return self._cached(key, make)
 
@@ -316,7 +319,7 @@ class Viewing:
         return self.knowledge[case.run.number].prototypes(case.fold)
 
     def slide_prototypes(self, case: Case) -> tuple[SlidePrototypes, dict[int, str]]:
-        """Return the prototypes of a case's patches, and the colour of each prototype.
+        """Return the prototypes of a case's patches, and the colour of each on this slide.
 
         Raises:
             ExplanationError: There are none, or not yet.
@@ -326,7 +329,7 @@ class Viewing:
         scored = self._require_scored(case)
         if fold.found is None or own is None or own.num_instances != scored.num_patches:
             raise ExplanationError(fold.reason or "There are no prototypes of this slide.")
-        return own, fold.found.colours
+        return own, fold.found.colours_on(case.slide_id)
 
     def similar(self, case: Case, patch: int) -> SimilarPatches:
         """Find the patches that resemble one most.

@@ -189,6 +189,22 @@ def test_many_prototypes_share_colours_by_group_and_none_in_use_is_grey():
     assert all(p.colour == NEUTRAL for p in found.prototypes if not p.num_patches)
 
 
+def test_no_two_prototypes_share_a_colour_on_a_slide():
+    bags = labelled_bags((300, 200))
+    found = explain_prototypes(patch_model(num_patches=30), bags)
+    for bag in bags:
+        colours = found.colours_on(bag.slide_id)
+        counts = np.bincount(found.slides[bag.slide_id].assigned, minlength=30)
+        assert set(colours) == set(found.colours)
+        named = [index for index, colour in colours.items() if colour != NEUTRAL]
+        assert (counts > 0).sum() > len(PALETTE) == len(named)
+        assert {colours[index] for index in named} == set(PALETTE)
+        assert counts[named].min() >= np.delete(counts, named).max()
+        first = max(named, key=lambda index: (counts[index], -index))
+        assert colours[first] == found.colours[first]
+    assert found.colours_on("of another fold") == found.colours
+
+
 def test_typical_prototypes_stand_for_every_group_and_then_for_the_attention():
     model = patch_model(num_patches=30)
     bags = labelled_bags((300, 200))

@@ -186,6 +186,25 @@ class PrototypeExplanation:
         """Colour of each prototype, the same on every slide."""
         return {p.index: p.colour for p in self.prototypes}
 
+    def colours_on(self, slide_id: str) -> dict[int, str]:
+        """Give each prototype a colour on one slide, of which no two prototypes share one.
+
+        Those of most of its patches get one, their group's where it is still free; all others are
+        `NEUTRAL`.
+        """
+        own = self.slides.get(slide_id)
+        groups = self.colours
+        if own is None:
+            return groups
+        counts = np.bincount(own.assigned, minlength=1 + max(groups, default=0))
+        ranked = sorted(groups, key=lambda index: (-counts[index], index))
+        found = dict.fromkeys(groups, NEUTRAL)
+        free = list(PALETTE)
+        for index in [index for index in ranked if counts[index]][: len(PALETTE)]:
+            found[index] = groups[index] if groups[index] in free else free[0]
+            free.remove(found[index])
+        return found
+
     @property
     def positive_name(self) -> str:
         """Name of the patches with a positive label: that of the second of two classes."""

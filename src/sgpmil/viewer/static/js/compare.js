@@ -14,7 +14,8 @@ async function differences(main, run, values) {
   document.title = `Compare · ${run.name}`;
   const chosen = Number(values.other ?? run.comparisons[0]?.id ?? 0);
   if (!run.comparisons.length) {
-    replace(main, h("div", { class: "page" }, h("h1", {}, "Compare"), h("p", {}, "There is nothing to compare with: start the viewer with --beside and another run.")));
+    const why = run.folds.length > 1 ? "Each slide was tested by one fold only, so there are no two predictions of a slide to compare." : "The run has one prediction of each slide, so there is nothing to compare it with.";
+    replace(main, h("div", { class: "page" }, h("h1", {}, "Compare"), h("p", {}, `${why} Start the viewer with another run beside this one: `, h("code", {}, "sgpmil view RUN --beside OTHER"), ".")));
     return {};
   }
   const found = await get("/api/compare", { other: chosen });
@@ -51,14 +52,17 @@ async function sideBySide(main, run, values) {
   document.title = `Compare ${slides[0].name} · ${run.name}`;
   const hosts = slides.map(() => h("div", { class: "stage" }));
   const sides = slides.map(() => h("div"));
-  const layersHost = h("div", { class: "compare-layers" });
-  replace(main, h("div", { class: "compare-page" },
-    h("div", { class: "tools" }, link({ view: "compare" }, { class: "back" }, h, "‹ Compare"), h("h1", {}, slides[0].name), link({ view: "slide", name: slides[0].name }, {}, h, "Open the slide")),
-    h("div", { class: "pair" }, slides.map((slide, side) => h("section", { class: "half", "aria-label": slide.title },
-      h("h2", {}, slide.title),
-      h("p", {}, h("strong", {}, slide.predicted), ` ${slide.probability} `, h("span", { class: `level ${slide.level}` }, slide.level), slide.label === null ? null : ` label ${slide.label}`),
-      hosts[side], sides[side]))),
-    layersHost));
+  const layersHost = h("div");
+  const list = { view: "compare", other: other.run };
+  replace(main, h("div", { class: "slide-page compare-page" },
+    h("div", { class: "stage-side" },
+      h("div", { class: "tools" }, link(list, { class: "back" }, h, "‹ Compare"), h("h1", {}, slides[0].name), link({ view: "slide", name: slides[0].name }, {}, h, "Open the slide")),
+      h("div", { class: "pair" }, slides.map((slide, side) => h("section", { class: "half", "aria-label": slide.title },
+        h("header", {}, h("h2", {}, slide.title),
+          h("p", {}, h("strong", {}, slide.predicted), ` ${slide.probability} `, h("span", { class: `level ${slide.level}` }, slide.level), slide.label === null ? null : ` label ${slide.label}`)),
+        hosts[side])))),
+    h("div", { class: "panel" }, layersHost,
+      slides.map((slide, side) => h("section", { class: "side", "aria-label": `Legend of ${slide.title}` }, h("h3", {}, slide.title), sides[side])))));
   if (!run.has_openseadragon) {
     for (const host of hosts) replace(host, h("p", { class: "empty" }, MISSING));
     return {};
@@ -104,7 +108,7 @@ async function sideBySide(main, run, values) {
       for (const stage of stages) stage.close();
     },
     key(event) {
-      if (event.key === "Escape") return go({ view: "compare" }), true;
+      if (event.key === "Escape") return go(list), true;
       return stages[0].key(event.key) || layers.key(event.key);
     },
   };

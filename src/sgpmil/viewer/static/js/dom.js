@@ -48,6 +48,13 @@ export function percent(share, digits = 0) {
   return `${value.toFixed(digits)} %`;
 }
 
+// A number of a column, whose numbers have as many decimals each.
+export function decimals(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  const step = 10 ** -digits;
+  return value > 0 && value < step ? `<${step}` : value.toFixed(digits).replace("-", "−");
+}
+
 export function shown(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);

@@ -36,12 +36,13 @@ export function showHelp() {
   const dialog = document.getElementById("help");
   replace(
     dialog,
-    h("h2", { id: "help-title" }, "Keys"),
+    // First, so that the sheet begins at its top: the focus goes to the button.
+    h("div", { class: "dialog-head" }, h("h2", { id: "help-title" }, "Keys"), h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
     KEYS.map(([title, keys]) => [
       h("h3", {}, title),
       h("dl", { class: "keys" }, keys.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)))),
     ]),
-    h("button", { type: "button", onclick: () => dialog.close() }, "Close"),
   );
   dialog.showModal();
+  dialog.scrollTop = 0;
 }

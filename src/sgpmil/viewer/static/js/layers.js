@@ -8,7 +8,6 @@ const NONE = "none";
 const PROTOTYPE = "prototype";
 const STEPS = 200;
 const WAIT = 1500;
-const MOST_SWATCHES = 12;
 
 export function defaultLayer(slide) {
   const kinds = slide.layers.map((layer) => layer.kind);
@@ -70,7 +69,7 @@ export class LayerPanel {
     this.counts = this.stages.map((stage) => h("output", { class: "selection", "aria-label": this.sides && `Patches counted by ${stage.slide.title}` }));
     this.legends = this.stages.map(() => h("div", { class: "legend" }));
     this.sides?.forEach((side, number) => replace(side, this.counts[number], this.legends[number]));
-    const classes = h("select", { onchange: (event) => this.onChange({ class: event.target.value, reload: true }) }, this.run.classes.map((name, c) => h("option", { value: c, selected: c === this.slide.class_index }, name)));
+    const classes = h("select", { onchange: (event) => this.chooseClass(event.target.value) }, this.run.classes.map((name, c) => h("option", { value: c, selected: c === this.slide.class_index }, name)));
     const outlines = h("input", { type: "checkbox", checked: this.showsOutlines, onchange: () => this.toggleOutlines() });
     this.outlinesInput = outlines;
     const outlineOpacity = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: this.outlineOpacity, oninput: () => this.setOutlineOpacity(Number(outlineOpacity.value)) });
@@ -136,6 +135,12 @@ export class LayerPanel {
     this.onChange({ layer: kind, least: null });
   }
 
+  // A threshold is one of the scores that it was chosen among.
+  chooseClass(number) {
+    if (this.chosen?.of_class) this.least = null;
+    this.onChange({ class: number, least: this.least, reload: true });
+  }
+
   setOpacity(value) {
     this.opacity = clamp(value, 0, 1, 0.6);
     this.opacityInput.value = this.opacity;
@@ -160,7 +165,10 @@ export class LayerPanel {
 
   redraw = debounce(() => {
     if (this.isLeft || !this.hasScores) return;
-    for (const stage of this.stages) if (this.layerOf(stage)) stage.setMap(this.layer, stage.slide.class_index, this.least);
+    this.stages.forEach((stage, side) => {
+      if (this.layerOf(stage)) stage.setMap(this.layer, stage.slide.class_index, this.least);
+      replace(this.legends[side], this.legendOf(stage));
+    });
     this.onChange({ least: this.least });
   }, 120);
 
@@ -209,7 +217,7 @@ export class LayerPanel {
   legendOf(stage) {
     const layer = this.layerOf(stage);
     if (layer === null) return this.layer === NONE ? [] : quiet("This model does not give the layer.");
-    return layer.kind === PROTOTYPE ? prototypeLegend(stage.prototypes) : legend(layer);
+    return layer.kind === PROTOTYPE ? prototypeLegend(stage.prototypes) : legend(layer, this.least !== null);
   }
 
   // Choose by a key; say whether it was one.
@@ -226,19 +234,20 @@ export class LayerPanel {
 const quiet = (words) => h("p", { class: "quiet" }, words);
 
 // The prototypes of most of the slide's patches.
-function prototypeLegend({ prototypes, reason }) {
+function prototypeLegend({ prototypes, reason, other_colour: grey }) {
   if (!prototypes.length) return quiet(reason);
   const here = prototypes.filter((one) => one.here).sort((a, b) => b.here - a.here);
-  const left = here.length - MOST_SWATCHES;
-  const colours = new Set(prototypes.map((one) => one.colour)).size;
+  const others = here.filter((one) => one.colour === grey);
+  const patches = (all) => count(all.reduce((sum, one) => sum + one.here, 0), "patch", "patches");
   return [
-    h("ul", { class: "swatches", "aria-label": "Prototypes of this slide" }, here.slice(0, MOST_SWATCHES).map((one) => h("li", {}, swatch(one.colour), `${one.index}: ${count(one.here, "patch", "patches")}`))),
-    left > 0 ? quiet(`${left} more: see Prototypes.`) : [],
-    colours < prototypes.length ? quiet(`${prototypes.length} prototypes share ${colours} colours: click a patch to see its own.`) : [],
+    h("ul", { class: "swatches", "aria-label": "Prototypes of this slide" },
+      here.filter((one) => one.colour !== grey).map((one) => h("li", {}, swatch(one.colour), `${one.index}: ${patches([one])}`)),
+      others.length ? h("li", {}, swatch(grey), `${others.length} others: ${patches(others)}`) : null),
+    quiet("The colours are this slide's: a prototype may have another on the next one."),
   ];
 }
 
-function legend(layer) {
+function legend(layer, isChoice) {
   const scale = h("span", { class: "scale", role: "img", "aria-label": `Colours from ${shown(layer.low)} to ${shown(layer.high)}` });
   scale.style.background = `linear-gradient(to right, ${layer.colours.join(", ")})`;
   const below = layer.least !== null && layer.least < layer.low && layer.low !== 1;
@@ -246,7 +255,7 @@ function legend(layer) {
   const middle = (layer.low + layer.high) / 2;
   return h("figure", { class: "scale-figure" }, scale,
     h("div", { class: "ticks" }, h("span", {}, `${below ? "≤ " : ""}${shown(layer.low)}`), h("span", {}, shown(middle)), h("span", {}, `${above ? "≥ " : ""}${shown(layer.high)}`)),
-    h("figcaption", {}, layer.unit));
+    h("figcaption", {}, layer.unit, h("span", { class: "sub" }, isChoice ? "Below the threshold is the slide alone." : `The slide shows through ${layer.low < 0 ? "values near 0" : "low values"}, as where no patch was scored: click for the values.`)));
 }
 
 // A number of few digits that is what the page says it is, and never above the largest score.

@@ -35,7 +35,7 @@ async function open() {
 
 function header(values) {
   document.getElementById("run-name").textContent = run.name;
-  const pages = [["", "Worklist"], ...(run.comparisons.length ? [["compare", "Compare"]] : []), ["reviews", "Verdicts"]];
+  const pages = [["", "Worklist"], ["compare", "Compare"], ["reviews", "Verdicts"]];
   replace(
     document.getElementById("pages"),
     pages.map(([view, name]) => link(view ? { view } : {}, { "aria-current": (values.view ?? "") === view ? "page" : null }, h, name)),

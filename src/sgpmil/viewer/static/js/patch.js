@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, percent, replace, shown } from "./dom.js";
-import { link } from "./state.js";
+import { link, state } from "./state.js";
 
 export const KINDS = {
   attention: "Highest attention",
@@ -63,9 +63,10 @@ export function patchTiles(patches, slide) {
   return h("ul", { class: "tiles" }, patches.map((one) => h("li", {}, patchLink(one, slide))));
 }
 
-// The state that shows a patch, with the layers of now.
+// The state that shows a patch, with the layers of now. Another slide may have other prototypes.
 export function patchState(name, patch) {
-  return { view: "slide", name, patch, x: null, y: null, zoom: null };
+  const kept = state().name === name ? {} : { prototype: null };
+  return { view: "slide", name, patch, x: null, y: null, zoom: null, ...kept };
 }
 
 export function patchLink(one, slide) {

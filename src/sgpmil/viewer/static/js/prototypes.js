@@ -7,12 +7,12 @@ import { link } from "./state.js";
 
 const WAIT = 1500;
 
-export async function prototypePanel(host, slide, wanted, isCurrent) {
+export async function prototypePanel(host, slide, wanted, onOpen, isCurrent) {
   const found = await get(`/api/slides/${slide.number}/prototypes`);
   if (!isCurrent()) return;
   if (found.is_working) {
     replace(host, h("p", { class: "quiet" }, found.reason));
-    setTimeout(() => isCurrent() && prototypePanel(host, slide, wanted, isCurrent), WAIT);
+    setTimeout(() => isCurrent() && prototypePanel(host, slide, wanted, onOpen, isCurrent), WAIT);
     return;
   }
   if (!found.prototypes.length) {
@@ -21,7 +21,14 @@ export async function prototypePanel(host, slide, wanted, isCurrent) {
   }
   const ordered = [...found.prototypes].sort((a, b) => b.here - a.here || b.patches - a.patches);
   const slides = count(found.num_slides, "test slide");
-  const cards = ordered.map((one) => card(one, slide, slides, one.index === wanted));
+  let opened = wanted;
+  const toggled = (index, isOpen) => {
+    // Another one that is opened closes this one, in either order.
+    if (!isCurrent() || isOpen === (opened === index)) return;
+    opened = isOpen ? index : null;
+    onOpen(opened);
+  };
+  const cards = ordered.map((one) => card(one, slide, slides, one.index === wanted, toggled));
   replace(
     host,
     h("p", { class: "quiet" }, `${count(found.prototypes.length, "prototype")} in use on the ${slides} of fold ${slide.fold}; ${found.num_unused} unused. Those of this slide come first.`),
@@ -31,9 +38,9 @@ export async function prototypePanel(host, slide, wanted, isCurrent) {
   cards.find((one) => one.open)?.scrollIntoView({ block: "nearest" });
 }
 
-function card(one, slide, slides, isOpen) {
+function card(one, slide, slides, isOpen, toggled) {
   const origin = one.origin;
-  return h("details", { class: "prototype", open: isOpen },
+  return h("details", { class: "prototype", name: "prototype", open: isOpen, ontoggle: (event) => toggled(one.index, event.target.open) },
     h("summary", {}, swatch(one.colour), h("strong", {}, `Prototype ${one.index}`), h("span", { class: "quiet" }, ` ${count(one.here, "patch", "patches")} here · ${percent(one.share, 1)} of the patches of ${slides}`)),
     h("table", { class: "values" }, h("caption", {}, "Share of the patches of each class"),
       h("tbody", {}, one.class_shares.map((part) => h("tr", {}, h("th", { scope: "row" }, part.name), h("td", {}, h("meter", { min: 0, max: 1, value: part.share ?? 0, "aria-label": `Share of ${part.name}` })), h("td", {}, `${percent(part.share, 1)} (${part.patches.toLocaleString("en")})`))))),

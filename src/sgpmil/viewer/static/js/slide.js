@@ -1,7 +1,7 @@
 // The page of a slide: picture with maps, prediction, patch, prototypes, verdict.
 
 import { get } from "./api.js";
-import { announce, h, percent, replace, shown } from "./dom.js";
+import { announce, decimals, h, percent, replace } from "./dom.js";
 import { LayerPanel } from "./layers.js";
 import { keyPatchList, patchPanel } from "./patch.js";
 import { prototypePanel } from "./prototypes.js";
@@ -47,8 +47,8 @@ export async function slidePage(main, run, values) {
       tabs[index].tabIndex = isOpen ? 0 : -1;
       bodies[own].hidden = !isOpen;
     }
-    note({ tab: name === "patch" ? null : name });
-    if (name === "prototypes") prototypePanel(bodies.prototypes, slide, prototype, () => isHere && !bodies.prototypes.hidden).catch(failed(bodies.prototypes));
+    note({ tab: name === "patch" ? null : name, prototype: name === "prototypes" ? prototype : null });
+    if (name === "prototypes") prototypePanel(bodies.prototypes, slide, prototype, openPrototype, () => isHere && !bodies.prototypes.hidden).catch(failed(bodies.prototypes));
   }
 
   function arrows(event) {
@@ -62,7 +62,13 @@ export async function slidePage(main, run, values) {
     event.preventDefault();
   }
 
-  let prototype = null;
+  // The one that is open is in the address; null where none is.
+  let prototype = values.prototype === undefined ? null : Number(values.prototype);
+  function openPrototype(index) {
+    prototype = index;
+    note({ prototype });
+  }
+
   function showPrototype(index) {
     prototype = index;
     choose("prototypes");
@@ -214,7 +220,7 @@ export function prediction(slide, run, around = {}) {
     h("p", { class: "facts" },
       slide.label === null ? "No label. " : ["Label: ", h("strong", {}, slide.label), slide.wrong ? h("span", { class: "tag wrong" }, "wrong") : h("span", { class: "tag right" }, "right")],
       slide.set === null ? null : h("span", {}, ` Set: ${slide.set.join(", ")}. `),
-      slide.novelty_p === null ? null : h("span", {}, ` Novelty: p ${shown(slide.novelty_p, 2)}, ${percent(slide.novel_share)} of patches. `, slide.novel ? h("span", { class: "tag warn" }, "novel") : null)),
+      slide.novelty_p === null ? null : h("span", {}, ` Novelty: p ${decimals(slide.novelty_p, 3)}, ${percent(slide.novel_share)} of patches. `, slide.novel ? h("span", { class: "tag warn" }, "novel") : null)),
     slide.notes.map((text) => h("p", { class: "notice" }, text)),
     h("details", {}, h("summary", {}, "Why, and how sure"), slide.reasons.map((text) => h("p", {}, text)), h("p", {}, slide.doubt), h("p", {}, slide.set_sentence),
       h("p", { class: "quiet" }, `Fold ${slide.fold} of ${slide.run}; patient ${slide.case_id}; ${slide.num_patches.toLocaleString("en")} patches.`)),

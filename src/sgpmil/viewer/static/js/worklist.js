@@ -1,10 +1,11 @@
 // The worklist: slides in the order in which to look at them.
 
 import { get } from "./api.js";
-import { announce, count, debounce, h, percent, replace, shown } from "./dom.js";
+import { announce, count, debounce, decimals, h, percent, replace } from "./dom.js";
 import { link, note, go } from "./state.js";
 
 const PART = 100;
+const UNCERTAINTY = "Entropy (nats)";
 const SORTS = [
   ["uncertainty", "Uncertainty"],
   ["model", "Model uncertainty"],
@@ -78,7 +79,7 @@ export async function worklistPage(main, run, values) {
     "table",
     { class: "worklist" },
     h("caption", { class: "hidden" }, "Slides of the run"),
-    h("thead", {}, h("tr", {}, ["Slide", "", "Prediction", run.has_labels ? "Label" : null, "Uncertainty", run.has_novelty ? "Novelty" : null, "Set", "Verdicts"].filter((name) => name !== null).map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))),
+    h("thead", {}, h("tr", {}, ["Slide", "", "Prediction", run.has_labels ? "Label" : null, UNCERTAINTY, run.has_novelty ? "Novelty" : null, "Set", "Verdicts"].filter((name) => name !== null).map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))),
     body,
   );
   replace(
@@ -162,8 +163,8 @@ function tableRow(row, run, query) {
       row.seen ? h("span", { class: "tag warn" }, "seen in training") : null,
       h("span", { class: "sub" }, row.headline)),
     run.has_labels ? h("td", { "data-head": "Label" }, row.label ?? "–", row.wrong ? h("span", { class: "tag wrong" }, "wrong") : null) : null,
-    h("td", { "data-head": "Uncertainty" }, h("meter", { min: 0, max: most, value: row.entropy ?? 0, "aria-label": "Entropy" }), h("span", { class: "number" }, shown(row.entropy, 2))),
-    run.has_novelty ? h("td", { "data-head": "Novelty" }, row.novelty_p === null ? "–" : `p ${shown(row.novelty_p, 2)}`, row.novel ? h("span", { class: "tag warn" }, "novel") : null, h("span", { class: "sub" }, row.novel_share === null ? "" : `${percent(row.novel_share)} of patches`)) : null,
+    h("td", { "data-head": UNCERTAINTY }, h("meter", { min: 0, max: most, value: row.entropy ?? 0, "aria-label": "Entropy in nats" }), h("span", { class: "number" }, decimals(row.entropy))),
+    run.has_novelty ? h("td", { "data-head": "Novelty" }, row.novelty_p === null ? "–" : `p ${decimals(row.novelty_p, 3)}`, row.novel ? h("span", { class: "tag warn" }, "novel") : null, h("span", { class: "sub" }, row.novel_share === null ? "" : `${percent(row.novel_share)} of patches`)) : null,
     h("td", { "data-head": "Set" }, row.set === null ? "–" : row.set.join(", ")),
     h("td", { "data-head": "Verdicts" }, row.verdicts.length ? row.verdicts.map((verdict) => h("span", { class: `tag ${verdict}` }, verdict)) : "–"),
   );
