@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from sgpmil.bags import read_bags
-from sgpmil.errors import BagError
+from sgpmil.errors import BagError, SgpmilError
 from tests.faults.fuzzing import _fit as fit_last
+from tests.faults.fuzzing import _released as write_released
+from tests.faults.fuzzing import inflate_zip
 
 pytestmark = pytest.mark.filterwarnings("always")  # warnings are printed, as for users
 
@@ -265,7 +267,16 @@ RECIPES = {
     "code": "c: !!python/object/apply:os.system [exit]",
     "deep": "a: " + "[" * 5000,
     "bytes": b"\xff\xfe\x00",
-    "long": "# " + "x" * 2_000_000,
+    "long": "# " + "x" * 5_000_000,
+    "merged": "a: &a {k: 1}\n"
+    + "".join(
+        f"a{n}: &a{n} {{<<: [{','.join(['*a' + (str(n - 1) if n else '')] * 10)}]}}\n"
+        for n in range(8)
+    ),
+    "text many times": "x: &a " + "y" * 200_000 + "\nb: [" + ",".join(["*a"] * 2000) + "]",
+    "sixties": "training: {epochs: 1" + ":59" * 20_000 + "}",
+    "sixties with a point": "training: {learning-rate: 1" + ":59" * 20_000 + ".5}",
+    "digits": "training: {epochs: 0x" + "f" * 20_000 + "}",
 }
 
 
@@ -293,6 +304,32 @@ def test_a_setting_on_the_command_line_may_be_a_bomb_too(slides, sgpmil, tmp_pat
     code, _, error = sgpmil("train", *words, "--set", f"model.settings.hidden_dims={bomb}")
     assert code == 2
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["1" + ":59" * 20_000, "0x" + "f" * 20_000, "2020-13-45"])
+def test_an_endless_number_on_the_command_line_is_one_sentence(slides, sgpmil, tmp_path, value):
+    words = ("--features", slides[0], "--labels", slides[1], "--run", tmp_path / "run")
+    code, _, error = sgpmil("train", *words, "--set", f"training.epochs={value}")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert len(error) < 600
+
+
+@pytest.mark.parametrize("name", ["seed", "epochs", "bags_per_step"])
+@pytest.mark.parametrize("is_option", [False, True])
+def test_a_number_that_no_library_takes_is_one_sentence(slides, sgpmil, tmp_path, name, is_option):
+    words = ["--features", slides[0], "--labels", slides[1], "--run", tmp_path / "run"]
+    if is_option and name == "seed":
+        words += ["--seed", 10**22]
+    else:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(f"training: {{{name}: {10**22}}}")
+        words += ["--recipe", path]
+    code, _, error = sgpmil("train", *words)
+    assert code == 2
+    assert error.count("\n") == 1
+    assert name in error
+    assert not (tmp_path / "run").exists()
 
 
 DRAWINGS = {
@@ -353,6 +390,81 @@ def test_a_checkpoint_without_a_part_is_not_resumed_from(tmp_path, part):
     torch.save(content, path)
     with pytest.raises(CheckpointError, match=r"last\.ckpt"):
         fit_last(tmp_path, 2, True)
+
+
+@pytest.mark.parametrize("what", ["bag", "released", "last", "encoder", "prototypes"])
+def test_an_archive_that_unfolds_to_fill_the_memory_is_refused(tmp_path, what):
+    from sgpmil.bags.readers.torch_files import load_array
+    from sgpmil.explanation.prototypes import read_prototypes
+    from sgpmil.models.released import read_released_checkpoint
+    from sgpmil.slides.encoders.checkpoints import read_weights
+    from sgpmil.training.fold_files import FoldFiles
+
+    read = {
+        "bag": load_array,
+        "released": read_released_checkpoint,
+        "last": lambda path: FoldFiles(path.parent, 0).read_last(),
+        "encoder": read_weights,
+        "prototypes": read_prototypes,
+    }[what]
+    path = tmp_path / ("last.ckpt" if what == "last" else "a.pt")
+    if what == "prototypes":
+        np.savez(path.with_suffix(".npz"), summary=np.ones(50))
+        path = path.with_suffix(".npz")
+    else:
+        torch.save({"a": torch.ones(50)}, path)
+    inflate_zip(path, 2**29)
+    with pytest.raises(SgpmilError, match=r"at most 100 times its size on disk.*0\.5 GiB") as error:
+        read(path)
+    assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["rows", "text", "groups"])
+def test_a_table_that_unfolds_to_fill_the_memory_is_refused(tmp_path, sgpmil, what):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count, long = (5_000_000, 1) if what != "text" else (1_000, 400_000)
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), ["a" * long])
+    numbers = {name: pa.array(np.full(count, 0.5)) for name in ("p_0", "p_1")}
+    table = pa.table({"slide_id": names, **numbers})
+    path = tmp_path / "predictions.parquet"
+    rows = 1_000_000 if what == "groups" else None
+    pq.write_table(table, path, compression="zstd", row_group_size=rows)
+    for place in (path, tmp_path):
+        code, _, error = sgpmil("evaluate", place)
+        assert code == 2
+        assert "at most 100 times its size on disk" in error
+        assert error.count("\n") == 1
+
+
+def test_columns_that_are_no_numbers_and_no_text_are_left_alone(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sgpmil.runs.prediction_files import read_predictions
+
+    columns = {"slide_id": ["a", "b"], "label": [0, 1], "p_0": [0.9, 0.2], "p_1": [0.1, 0.8]}
+    more = {"notes": [["x"], []], "bytes": [b"x", b"y"], "a.b": ["1", "2"]}
+    pq.write_table(pa.table({**columns, **more}), tmp_path / "a.parquet")
+    table = read_predictions(tmp_path / "a.parquet")
+    assert table.probs.tolist() == [[0.9, 0.1], [0.2, 0.8]]
+
+
+def test_one_number_that_claims_to_be_a_model_is_refused(tmp_path):
+    from sgpmil.models.released import read_released_checkpoint
+
+    path = write_released(tmp_path)
+    content = torch.load(path, weights_only=True)
+    assert read_released_checkpoint(path).in_dim == 4
+    content["state_dict"]["mlp.0.weight"] = torch.zeros(1).expand(2**20, 2**20)
+    torch.save(content, path)
+    with pytest.raises(SgpmilError, match=r"mlp\.0\.weight of .* not all stored"):
+        read_released_checkpoint(path)
+    content["state_dict"]["mlp.0.weight"] = 3
+    torch.save(content, path)
+    with pytest.raises(SgpmilError, match=r"released\.ckpt"):
+        read_released_checkpoint(path)
 
 
 def test_an_endless_dictionary_of_weights_comes_to_an_end(tmp_path):
