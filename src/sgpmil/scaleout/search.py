@@ -80,6 +80,8 @@ class Dimension:
             values = read_yaml_text(f"[{text}]")
             if not values:
                 raise ValueError
+        except SettingsError:
+            raise
         except Exception as error:  # damaged text fails in many ways
             raise SettingsError(
                 f"Expected a range such as 1e-5..1e-2:log, or values such as 16,32,64, for {key}, "
