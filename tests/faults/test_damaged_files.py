@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sgpmil.bags import read_bags
+from sgpmil.bags.target import ClassTarget
 from sgpmil.errors import BagError, SgpmilError
 from tests.faults.fuzzing import _fit as fit_last
 from tests.faults.fuzzing import _released as write_released
@@ -85,6 +86,36 @@ def coordinates_of(values):
     return damage
 
 
+def labels_of(array):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            file["instance_labels"] = array
+
+    return damage
+
+
+def geometry_of_clam(**values):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            features, coords = file["features"][()], file["coords"][()]
+        with h5py.File(path, "w") as file:
+            file["features"], file["coords"] = features, coords
+            file["coords"].attrs.update(values)
+
+    return damage
+
+
+def geometry_of_stamp(**values):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            features, coords = file["features"][()], file["coords"][()]
+        with h5py.File(path, "w") as file:
+            file["feats"], file["coords"] = features, coords
+            file.attrs.update({"unit": "um", **values})
+
+    return damage
+
+
 def tensor(make):
     def damage(path):
         path.unlink()
@@ -116,6 +147,15 @@ DAMAGES = {
     "coordinates beyond whole numbers": coordinates_of([2.0**64, 0.0]),
     "infinite coordinates": coordinates_of([np.inf, 0.0]),
     "infinite features": features_of(np.full((6, 4), np.inf, np.float32)),
+    "wider features": features_of(np.ones((6, 5), np.float32)),
+    "features of no width": features_of(np.ones((6, 0), np.float32)),
+    "transposed features": features_of(np.ones((4, 6), np.float32)),
+    "downsample of nothing": geometry_of_clam(patch_size=256, downsample=0),
+    "downsample that is no number": geometry_of_clam(patch_size=256, downsample=np.nan),
+    "infinite pixels": geometry_of_stamp(mpp=np.inf),
+    "negative pixels": geometry_of_stamp(mpp=-0.5),
+    "huge instance labels": labels_of(np.full(6, 1e300)),
+    "instance labels of 64 bits": labels_of(np.full(6, 2**64 - 1, np.uint64)),
     "content of another file": external_storage,
     "link to another file": external_link,
     "link through another file": linked_group,
@@ -522,6 +562,58 @@ def test_a_store_with_a_name_twice_is_refused(slides, sgpmil, tmp_path):
     code, _, error = sgpmil("inspect", store)
     assert code == 2
     assert "000.slide" in error
+
+
+@pytest.mark.parametrize("side", [10**30, 2**40, 0, -1])
+def test_a_store_with_an_impossible_side_of_patches_is_refused(slides, sgpmil, tmp_path, side):
+    store = store_of(slides, sgpmil, tmp_path / "store")
+    path = store / "index.json"
+    content = json.loads(path.read_text())
+    content["slides"][2]["patch_size"] = side
+    path.write_text(json.dumps(content))
+    code, _, error = sgpmil("inspect", store)
+    assert code == 2
+    assert "002.slide" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_predictions_of_a_store_with_a_number_that_is_none_name_the_cause(
+    slides, sgpmil, tmp_path, number
+):
+    from sgpmil.models import build_model, save_model
+
+    store = store_of(slides, sgpmil, tmp_path / "store")
+    features = np.load(store / "features.npy", mmap_mode="r+")
+    features[8] = number  # of the second slide
+    features.flush()
+    model = build_model("abmil", in_dim=4, target=ClassTarget(("normal", "tumor")))
+    save_model(model, tmp_path / "m" / "checkpoint.safetensors")
+    code, _, error = sgpmil("predict", tmp_path / "m", store, "--out", tmp_path / "p")
+    assert code == 2
+    assert "Expected finite features in '001.slide'" in error
+    assert error.count("\n") == 1
+
+
+def test_probabilities_of_a_model_that_are_not_finite_name_it():
+    from sgpmil.bags import BagDataset
+    from sgpmil.errors import PredictionError
+    from sgpmil.evaluation.predictor import predict
+    from sgpmil.models import build_model
+
+    model = build_model("abmil", in_dim=4, num_classes=2)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    bags = BagDataset.from_arrays([np.ones((3, 4), np.float32)], slide_ids=["a"])
+    with pytest.raises(PredictionError, match="'a', but the model gives NaN"):
+        predict(model, bags)
+
+
+def test_bags_of_two_widths_as_often_are_not_left_out(tmp_path):
+    for number, width in enumerate((4, 4, 5, 5)):
+        np.save(tmp_path / f"{number}.npy", np.ones((3, width), np.float32))
+    with pytest.raises(BagError, match="one number of features, but got 4 in 2 slides"):
+        read_bags(tmp_path, on_bad="skip")
 
 
 def test_a_store_with_a_number_that_is_none_is_not_ready(slides, sgpmil, tmp_path):
