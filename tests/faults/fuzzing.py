@@ -124,7 +124,8 @@ def change_yaml(path: Path, rng: np.random.Generator) -> None:
         "training: {seed: " + "9" * 90 + "}",
     )
     if rng.random() < 0.3:
-        lines += "\n" + extras[int(rng.integers(len(extras)))]
+        extra = extras[int(rng.integers(len(extras)))]
+        lines = f"{lines}\n{extra}" if rng.random() < 0.5 else extra
     path.write_text(lines, encoding="utf-8", errors="surrogatepass")
 
 

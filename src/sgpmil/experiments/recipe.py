@@ -43,7 +43,7 @@ class DataSection(_Section):
         slide_table: Table of the slides of each patient.
         skip_missing: Leave out slides without label, labels without slide, and unknown slides
             of the splits.
-        skip_bad: Leave out damaged and non-finite bags.
+        skip_bad: Leave out bags that are damaged, not finite, or of another width than most.
         shared_case: Treatment of a patient in two parts of a fold: error or warn.
         cache: Packed store to make and read from.
         folds: Number of folds that are made.

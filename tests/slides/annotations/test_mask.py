@@ -96,7 +96,8 @@ def test_polygons_of_a_mask(pixels):
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"), [((5000, 6000), "at most 262144 sides"), ((200, 200), "8192 separate")]
+    ("shape", "message"),
+    [((5000, 6000), "at most 262144 sides"), ((200, 200), "at most 8192 areas")],
 )
 def test_outlines_of_noise_are_refused_before_the_work(shape, message):
     checkerboard = (np.arange(shape[0])[:, None] + np.arange(shape[1])) % 2 == 1

@@ -113,7 +113,7 @@ def mask_polygons(mask: AnnotationMask) -> Annotations:
     inside = faces[mask.pixels[y, x]]  # the others are holes
     if len(inside) > _MOST_OUTLINES:
         raise AnnotationError(
-            f"Expected a mask of at most {_MOST_OUTLINES} separate areas, but it has {len(inside)}, "
+            f"Expected a mask of at most {_MOST_OUTLINES} areas, but it has {len(inside)}, "
             "as noise has. Save the mask smaller, or remove its specks."
         )
     area = shapely.transform(shapely.multipolygons(inside), lambda xy: xy * mask.downsample)
