@@ -107,6 +107,17 @@ def test_impossible_kfold(numbers):
         make_kfold(_table([1] * 20), **numbers)
 
 
+def test_more_folds_than_patients_take_no_memory():
+    with pytest.raises(SplitError, match="Expected at most 20 folds"):
+        make_kfold(_table([1] * 20), num_folds=10**18)
+
+
+@pytest.mark.parametrize("make", [make_kfold, make_monte_carlo])
+def test_a_negative_seed_is_refused(make):
+    with pytest.raises(SplitError, match="seed of at least 0"):
+        make(_table([1] * 20), seed=-1)
+
+
 @pytest.mark.parametrize(
     "numbers", [{"num_folds": 0}, {"test_fraction": 0.0}, {"test_fraction": 0.9}]
 )

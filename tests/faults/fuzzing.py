@@ -12,6 +12,7 @@ import tempfile
 import traceback
 import warnings
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -113,9 +114,18 @@ def change_yaml(path: Path, rng: np.random.Generator) -> None:
     content = yaml.safe_load(path.read_text())
     text = json.dumps(change_value(content, rng))
     lines = text if rng.random() < 0.5 else f"{path.read_text()}\n{text.strip('{}')}: {text}\n"
-    extras = ("a: &a [*a]", "b: 2020-13-45", "c: !!python/object:os.system x", "? [1]\n: 2", "\t")
+    extras = (
+        *("a: &a [*a]", "b: 2020-13-45", "c: !!python/object:os.system x", "? [1]\n: 2", "\t"),
+        "\n".join(
+            ["b0: &b0 {k: 1}"]
+            + [f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 10)}]}}" for n in range(1, 9)]
+        ),
+        "training: {epochs: 1" + ":59" * 20_000 + "}",
+        "training: {seed: " + "9" * 90 + "}",
+    )
     if rng.random() < 0.3:
-        lines += "\n" + extras[int(rng.integers(len(extras)))]
+        extra = extras[int(rng.integers(len(extras)))]
+        lines = f"{lines}\n{extra}" if rng.random() < 0.5 else extra
     path.write_text(lines, encoding="utf-8", errors="surrogatepass")
 
 
@@ -167,7 +177,10 @@ def change_hdf5(path: Path, rng: np.random.Generator) -> None:
 
 
 def change_zip(path: Path, rng: np.random.Generator) -> None:
-    """Change the bytes of a member of an archive, and pack it again."""
+    """Change the bytes of a member of an archive, and pack it again; or make it a bomb."""
+    if rng.random() < 0.1:
+        inflate_zip(path)
+        return
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = sorted(members)[int(rng.integers(len(members)))]
@@ -180,6 +193,56 @@ def change_zip(path: Path, rng: np.random.Generator) -> None:
     with zipfile.ZipFile(path, "w", method) as archive:
         for member, content in members.items():
             archive.writestr(member, content)
+
+
+def inflate_zip(path: Path, num_bytes: int = 2**32 - 2**20) -> None:
+    """Make a member of an archive, the largest, unfold to zeros, which take hardly any room.
+
+    The compressed zeros are a block again and again; the check sum, wrong, is compared too late.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    largest = max(members, key=lambda name: len(members[name]))
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    block = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    members[largest] = block * (num_bytes // 2**20) + packer.flush(zlib.Z_FINISH)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        entry = archive.getinfo(largest)
+        entry.compress_type, entry.file_size = zipfile.ZIP_DEFLATED, num_bytes
+    with path.open("r+b") as file:  # the header before the member, too
+        file.seek(entry.header_offset + 8)
+        file.write(zipfile.ZIP_DEFLATED.to_bytes(2, "little"))
+        file.seek(entry.header_offset + 22)
+        file.write(num_bytes.to_bytes(4, "little"))
+
+
+def change_parquet(path: Path, rng: np.random.Generator) -> None:
+    """Repeat a row without end, or change the values of a column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    kind = int(rng.integers(4))
+    if kind == 0:
+        rows = pa.array(np.zeros(int(rng.choice([10, 10**6, 10**7])), np.int64))
+        table = (
+            pa.table({n: table[n].combine_chunks().dictionary_encode() for n in table.schema.names})
+            .take(rows)
+            .replace_schema_metadata(table.schema.metadata)
+        )
+    else:
+        place = int(rng.integers(table.num_columns))
+        values = {
+            1: pa.DictionaryArray.from_arrays(
+                pa.array(np.zeros(len(table), np.int32)), pa.array(["a" * 10**7])
+            ),
+            2: pa.array([[1.0] * 3] * len(table)),
+            3: pa.array([[None, float("nan"), -1.0, 1e308][int(rng.integers(4))]] * len(table)),
+        }[kind]
+        table = table.set_column(place, table.schema.names[place], values)
+    pq.write_table(table, path, compression="zstd")
 
 
 def change_text(path: Path, rng: np.random.Generator) -> None:
@@ -448,9 +511,12 @@ def _resume(path: Path) -> None:
 
 
 def change_state(path: Path, rng: np.random.Generator) -> None:
-    """Change an entry of a checkpoint that torch wrote."""
+    """Change an entry of a checkpoint that torch wrote; or make it a bomb."""
     import torch
 
+    if rng.random() < 0.1:
+        inflate_zip(path)
+        return
     content = torch.load(path, weights_only=True)
 
     def changed(value: Any) -> Any:
@@ -483,6 +549,26 @@ def _weights(suffix: str) -> Callable[[Path], Path]:
         return path
 
     return write
+
+
+def _released(folder: Path) -> Path:
+    """Write what the released code wrote, by its names."""
+    import torch
+
+    from sgpmil.models.registry import build_model
+    from sgpmil.models.released import _NAMES
+
+    state = build_model("sgpmil", in_dim=4, num_classes=2, preset="released", **_SIZES).state_dict()
+    theirs = {name: state[ours] for name, ours in _NAMES.items()}
+    theirs |= {name: value for name, value in state.items() if name.startswith("mlp.0.")}
+    torch.save({"state_dict": theirs}, folder / "released.ckpt")
+    return folder / "released.ckpt"
+
+
+def _read_released(path: Path) -> None:
+    from sgpmil.models.released import read_released_checkpoint
+
+    read_released_checkpoint(path)
 
 
 def _read_weights(path: Path) -> None:
@@ -673,9 +759,15 @@ FORMATS = (
     Format("checkpoint json", _checkpoint("checkpoint.json"), _read_checkpoint, change_json),
     Format("checkpoint weights", _checkpoint("checkpoint.safetensors"), _read_checkpoint),
     Format("last checkpoint", _last, _resume, change_state),
+    Format("released checkpoint", _released, _read_released, change_state),
     Format("encoder weights pt", _weights(".pt"), _read_weights, change_state),
     Format("encoder weights safetensors", _weights(".safetensors"), _read_weights),
-    Format("predictions parquet", _predictions("predictions.parquet"), _read_predictions),
+    Format(
+        "predictions parquet",
+        _predictions("predictions.parquet"),
+        _read_predictions,
+        change_parquet,
+    ),
     Format("predictions csv", _predictions("predictions.csv"), _read_predictions, change_text),
     Format("instance scores", _predictions("attention/s0.h5"), _read_predictions, change_hdf5),
     Format("run", _run_json, _read_run, change_json),

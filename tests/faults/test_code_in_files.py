@@ -170,3 +170,23 @@ def test_a_first_page_of_impossible_size_is_refused_and_no_other_taken(
     path.write_bytes(content)
     with pytest.raises(SlideError, match=name):
         open_slide(path)
+
+
+READERS = {
+    "torch.load(": {"bags/readers/torch_files.py"},
+    "np.load(": {"bags/readers/numpy_files.py", "bags/store.py"},
+    "yaml.load(": {"yaml_values.py"},
+    "yaml.safe_load(": set(),
+    "pq.read_table(": set(),
+    "pq.ParquetFile(": {"runs/prediction_files.py"},
+}
+"""Calls that unfold a file, and where they may be: behind the checks of its size."""
+
+
+def test_files_are_unfolded_where_their_size_is_checked():
+    import sgpmil
+
+    root = Path(sgpmil.__file__).parent
+    texts = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
+    for call, places in READERS.items():
+        assert {name for name, text in texts.items() if call in text} == places, call

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from sgpmil.bags import read_bags
-from sgpmil.errors import BagError
+from sgpmil.bags.target import ClassTarget
+from sgpmil.errors import BagError, SgpmilError
 from tests.faults.fuzzing import _fit as fit_last
+from tests.faults.fuzzing import _released as write_released
+from tests.faults.fuzzing import inflate_zip
 
 pytestmark = pytest.mark.filterwarnings("always")  # warnings are printed, as for users
 
@@ -83,6 +86,36 @@ def coordinates_of(values):
     return damage
 
 
+def labels_of(array):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            file["instance_labels"] = array
+
+    return damage
+
+
+def geometry_of_clam(**values):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            features, coords = file["features"][()], file["coords"][()]
+        with h5py.File(path, "w") as file:
+            file["features"], file["coords"] = features, coords
+            file["coords"].attrs.update(values)
+
+    return damage
+
+
+def geometry_of_stamp(**values):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            features, coords = file["features"][()], file["coords"][()]
+        with h5py.File(path, "w") as file:
+            file["feats"], file["coords"] = features, coords
+            file.attrs.update({"unit": "um", **values})
+
+    return damage
+
+
 def tensor(make):
     def damage(path):
         path.unlink()
@@ -114,6 +147,15 @@ DAMAGES = {
     "coordinates beyond whole numbers": coordinates_of([2.0**64, 0.0]),
     "infinite coordinates": coordinates_of([np.inf, 0.0]),
     "infinite features": features_of(np.full((6, 4), np.inf, np.float32)),
+    "wider features": features_of(np.ones((6, 5), np.float32)),
+    "features of no width": features_of(np.ones((6, 0), np.float32)),
+    "transposed features": features_of(np.ones((4, 6), np.float32)),
+    "downsample of nothing": geometry_of_clam(patch_size=256, downsample=0),
+    "downsample that is no number": geometry_of_clam(patch_size=256, downsample=np.nan),
+    "infinite pixels": geometry_of_stamp(mpp=np.inf),
+    "negative pixels": geometry_of_stamp(mpp=-0.5),
+    "huge instance labels": labels_of(np.full(6, 1e300)),
+    "instance labels of 64 bits": labels_of(np.full(6, 2**64 - 1, np.uint64)),
     "content of another file": external_storage,
     "link to another file": external_link,
     "link through another file": linked_group,
@@ -265,7 +307,16 @@ RECIPES = {
     "code": "c: !!python/object/apply:os.system [exit]",
     "deep": "a: " + "[" * 5000,
     "bytes": b"\xff\xfe\x00",
-    "long": "# " + "x" * 2_000_000,
+    "long": "# " + "x" * 5_000_000,
+    "merged": "a: &a {k: 1}\n"
+    + "".join(
+        f"a{n}: &a{n} {{<<: [{','.join(['*a' + (str(n - 1) if n else '')] * 10)}]}}\n"
+        for n in range(8)
+    ),
+    "text many times": "x: &a " + "y" * 200_000 + "\nb: [" + ",".join(["*a"] * 2000) + "]",
+    "sixties": "training: {epochs: 1" + ":59" * 20_000 + "}",
+    "sixties with a point": "training: {learning-rate: 1" + ":59" * 20_000 + ".5}",
+    "digits": "training: {epochs: 0x" + "f" * 20_000 + "}",
 }
 
 
@@ -293,6 +344,32 @@ def test_a_setting_on_the_command_line_may_be_a_bomb_too(slides, sgpmil, tmp_pat
     code, _, error = sgpmil("train", *words, "--set", f"model.settings.hidden_dims={bomb}")
     assert code == 2
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["1" + ":59" * 20_000, "0x" + "f" * 20_000, "2020-13-45"])
+def test_an_endless_number_on_the_command_line_is_one_sentence(slides, sgpmil, tmp_path, value):
+    words = ("--features", slides[0], "--labels", slides[1], "--run", tmp_path / "run")
+    code, _, error = sgpmil("train", *words, "--set", f"training.epochs={value}")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert len(error) < 600
+
+
+@pytest.mark.parametrize("name", ["seed", "epochs", "bags_per_step"])
+@pytest.mark.parametrize("is_option", [False, True])
+def test_a_number_that_no_library_takes_is_one_sentence(slides, sgpmil, tmp_path, name, is_option):
+    words = ["--features", slides[0], "--labels", slides[1], "--run", tmp_path / "run"]
+    if is_option and name == "seed":
+        words += ["--seed", 10**22]
+    else:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(f"training: {{{name}: {10**22}}}")
+        words += ["--recipe", path]
+    code, _, error = sgpmil("train", *words)
+    assert code == 2
+    assert error.count("\n") == 1
+    assert name in error
+    assert not (tmp_path / "run").exists()
 
 
 DRAWINGS = {
@@ -355,6 +432,81 @@ def test_a_checkpoint_without_a_part_is_not_resumed_from(tmp_path, part):
         fit_last(tmp_path, 2, True)
 
 
+@pytest.mark.parametrize("what", ["bag", "released", "last", "encoder", "prototypes"])
+def test_an_archive_that_unfolds_to_fill_the_memory_is_refused(tmp_path, what):
+    from sgpmil.bags.readers.torch_files import load_array
+    from sgpmil.explanation.prototypes import read_prototypes
+    from sgpmil.models.released import read_released_checkpoint
+    from sgpmil.slides.encoders.checkpoints import read_weights
+    from sgpmil.training.fold_files import FoldFiles
+
+    read = {
+        "bag": load_array,
+        "released": read_released_checkpoint,
+        "last": lambda path: FoldFiles(path.parent, 0).read_last(),
+        "encoder": read_weights,
+        "prototypes": read_prototypes,
+    }[what]
+    path = tmp_path / ("last.ckpt" if what == "last" else "a.pt")
+    if what == "prototypes":
+        np.savez(path.with_suffix(".npz"), summary=np.ones(50))
+        path = path.with_suffix(".npz")
+    else:
+        torch.save({"a": torch.ones(50)}, path)
+    inflate_zip(path, 2**29)
+    with pytest.raises(SgpmilError, match=r"at most 100 times its size on disk.*0\.5 GiB") as error:
+        read(path)
+    assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["rows", "text", "groups"])
+def test_a_table_that_unfolds_to_fill_the_memory_is_refused(tmp_path, sgpmil, what):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count, long = (5_000_000, 1) if what != "text" else (1_000, 400_000)
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), ["a" * long])
+    numbers = {name: pa.array(np.full(count, 0.5)) for name in ("p_0", "p_1")}
+    table = pa.table({"slide_id": names, **numbers})
+    path = tmp_path / "predictions.parquet"
+    rows = 1_000_000 if what == "groups" else None
+    pq.write_table(table, path, compression="zstd", row_group_size=rows)
+    for place in (path, tmp_path):
+        code, _, error = sgpmil("evaluate", place)
+        assert code == 2
+        assert "at most 100 times its size on disk" in error
+        assert error.count("\n") == 1
+
+
+def test_columns_that_are_no_numbers_and_no_text_are_left_alone(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sgpmil.runs.prediction_files import read_predictions
+
+    columns = {"slide_id": ["a", "b"], "label": [0, 1], "p_0": [0.9, 0.2], "p_1": [0.1, 0.8]}
+    more = {"notes": [["x"], []], "bytes": [b"x", b"y"], "a.b": ["1", "2"]}
+    pq.write_table(pa.table({**columns, **more}), tmp_path / "a.parquet")
+    table = read_predictions(tmp_path / "a.parquet")
+    assert table.probs.tolist() == [[0.9, 0.1], [0.2, 0.8]]
+
+
+def test_one_number_that_claims_to_be_a_model_is_refused(tmp_path):
+    from sgpmil.models.released import read_released_checkpoint
+
+    path = write_released(tmp_path)
+    content = torch.load(path, weights_only=True)
+    assert read_released_checkpoint(path).in_dim == 4
+    content["state_dict"]["mlp.0.weight"] = torch.zeros(1).expand(2**20, 2**20)
+    torch.save(content, path)
+    with pytest.raises(SgpmilError, match=r"mlp\.0\.weight of .* not all stored"):
+        read_released_checkpoint(path)
+    content["state_dict"]["mlp.0.weight"] = 3
+    torch.save(content, path)
+    with pytest.raises(SgpmilError, match=r"released\.ckpt"):
+        read_released_checkpoint(path)
+
+
 def test_an_endless_dictionary_of_weights_comes_to_an_end(tmp_path):
     from sgpmil.slides.encoders.checkpoints import read_weights
 
@@ -410,6 +562,58 @@ def test_a_store_with_a_name_twice_is_refused(slides, sgpmil, tmp_path):
     code, _, error = sgpmil("inspect", store)
     assert code == 2
     assert "000.slide" in error
+
+
+@pytest.mark.parametrize("side", [10**30, 2**40, 0, -1])
+def test_a_store_with_an_impossible_side_of_patches_is_refused(slides, sgpmil, tmp_path, side):
+    store = store_of(slides, sgpmil, tmp_path / "store")
+    path = store / "index.json"
+    content = json.loads(path.read_text())
+    content["slides"][2]["patch_size"] = side
+    path.write_text(json.dumps(content))
+    code, _, error = sgpmil("inspect", store)
+    assert code == 2
+    assert "002.slide" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_predictions_of_a_store_with_a_number_that_is_none_name_the_cause(
+    slides, sgpmil, tmp_path, number
+):
+    from sgpmil.models import build_model, save_model
+
+    store = store_of(slides, sgpmil, tmp_path / "store")
+    features = np.load(store / "features.npy", mmap_mode="r+")
+    features[8] = number  # of the second slide
+    features.flush()
+    model = build_model("abmil", in_dim=4, target=ClassTarget(("normal", "tumor")))
+    save_model(model, tmp_path / "m" / "checkpoint.safetensors")
+    code, _, error = sgpmil("predict", tmp_path / "m", store, "--out", tmp_path / "p")
+    assert code == 2
+    assert "Expected finite features in '001.slide'" in error
+    assert error.count("\n") == 1
+
+
+def test_probabilities_of_a_model_that_are_not_finite_name_it():
+    from sgpmil.bags import BagDataset
+    from sgpmil.errors import PredictionError
+    from sgpmil.evaluation.predictor import predict
+    from sgpmil.models import build_model
+
+    model = build_model("abmil", in_dim=4, num_classes=2)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    bags = BagDataset.from_arrays([np.ones((3, 4), np.float32)], slide_ids=["a"])
+    with pytest.raises(PredictionError, match="'a', but the model gives NaN"):
+        predict(model, bags)
+
+
+def test_bags_of_two_widths_as_often_are_not_left_out(tmp_path):
+    for number, width in enumerate((4, 4, 5, 5)):
+        np.save(tmp_path / f"{number}.npy", np.ones((3, width), np.float32))
+    with pytest.raises(BagError, match="one number of features, but got 4 in 2 slides"):
+        read_bags(tmp_path, on_bad="skip")
 
 
 def test_a_store_with_a_number_that_is_none_is_not_ready(slides, sgpmil, tmp_path):

@@ -194,6 +194,12 @@ def test_values_of_another_kind_are_refused(value, default, kind):
         checked_value("x", value, default)
 
 
+@pytest.mark.parametrize("value", [10**30, -(10**30), [8, 2**63]])
+def test_numbers_that_no_tensor_holds_are_refused(value):
+    with pytest.raises(SettingsError, match="Expected x below 2"):
+        checked_value("x", value, (8,) if isinstance(value, list) else 8)
+
+
 def test_every_name_of_this_package_is_registered_where_it_says():
     for name, module in BUILT_IN.items():
         assert find_model(name).build.__module__ == module

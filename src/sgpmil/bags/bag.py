@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sgpmil.bags.readers.stored_values import FARTHEST
 from sgpmil.bags.segments import Segments
 from sgpmil.bags.target import Label
 from sgpmil.errors import BagError, EmptyBagError
@@ -243,10 +244,10 @@ def _check_shapes(bag: Bag) -> None:
         raise EmptyBagError(f"Expected at least one instance in '{bag.slide_id}', but got none.")
     if shape[1] == 0:
         raise BagError(f"Expected at least one feature in '{bag.slide_id}', but got none.")
-    if bag.patch_size is not None and bag.patch_size < 1:
+    if bag.patch_size is not None and not 1 <= bag.patch_size <= FARTHEST:
         raise BagError(
-            f"Expected the side of a patch of '{bag.slide_id}' as pixels, 1 or more, but got "
-            f"{bag.patch_size}."
+            f"Expected the side of a patch of '{bag.slide_id}' as pixels, 1 or more and at most "
+            f"{FARTHEST}, but got {bag.patch_size}."
         )
     if bag.coords is not None and tuple(bag.coords.shape) != (shape[0], 2):
         raise BagError(

@@ -470,6 +470,31 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
+def of_other_width(widths: Mapping[str, int]) -> dict[str, str]:
+    """Say of which slides the number of features is another than that of most, and why.
+
+    Args:
+        widths: Number of features of each slide. A slide without features is always another.
+
+    Example:
+        >>> list(of_other_width({"a": 4, "b": 4, "c": 5, "d": 0}))
+        ['c', 'd']
+        >>> of_other_width({"a": 4, "b": 5})  # as many of each: no one knows
+        {}
+    """
+    counts = Counter(width for width in widths.values() if width > 0).most_common(2)
+    if not counts:
+        return dict.fromkeys(widths, "Expected at least one feature, but got none.")
+    (most, count), *others = counts
+    is_known = not others or others[0][1] < count
+    return {
+        slide_id: f"Expected {most} features in '{slide_id}', as in most slides, but got {width}. "
+        "Extract it again, with their encoder."
+        for slide_id, width in widths.items()
+        if width == 0 or (is_known and width != most)
+    }
+
+
 def refuse_mixed_dims(source: BagSource, slide_ids: Sequence[str]) -> None:
     """Refuse bags whose numbers of features differ.
 

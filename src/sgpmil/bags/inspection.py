@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sgpmil.bags.class_scales import find_scale
+from sgpmil.bags.dataset import of_other_width
 from sgpmil.bags.labels import LabelTable
 from sgpmil.bags.readers.formats import BagFile, find_bag_files
 from sgpmil.bags.readers.raw import BagHeader
@@ -29,7 +30,7 @@ from sgpmil.errors import BagError
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSlide:
-    """A slide whose file is damaged, and why."""
+    """A slide whose file is damaged or has another number of features than most, and why."""
 
     slide_id: str
     reason: str
@@ -71,7 +72,7 @@ class Inspection:
         folder: The folder.
         formats: Formats of its files.
         encoders: Names of the patch encoders, where stored.
-        feature_dims: Numbers of features; more than one is an error to train on.
+        feature_dims: Numbers of features; more than one, each of as many slides, is an error.
         magnifications: Magnifications of the instances, where stored.
         patch_sizes: Sides of an instance in level-0 pixels, where stored.
         num_slides: Number of slides, usable or not.
@@ -81,7 +82,7 @@ class Inspection:
         duplicates: Slides that have several files.
         copies: Names of slides that share all features, a group each.
         empty: Slides without instances.
-        unreadable: Slides whose files are damaged.
+        unreadable: Slides whose files are damaged, or of another number of features than most.
         non_finite: Slides with NaN or infinity.
         num_usable: Number of usable slides.
         num_with_coords: Number of usable slides with coordinates.
@@ -184,6 +185,9 @@ def inspect_folder(
                 non_finite.append(slide.slide_id)
         if on_bag is not None:
             on_bag(slide.slide_id)
+    other = of_other_width({slide_id: header.feature_dim for slide_id, header in usable})
+    usable = [(slide_id, header) for slide_id, header in usable if slide_id not in other]
+    unreadable += [UnreadableSlide(slide_id, reason) for slide_id, reason in other.items()]
     names = [slide.slide_id for slide in slides]
     headers = [header for _, header in usable]
     found: Counter[str] = Counter()
@@ -254,7 +258,8 @@ def _read_stored(source: BagSource, slide_id: str) -> tuple[BagHeader, bytes | N
 
 def _digest(features: Tensor) -> bytes | None:
     """Return a digest of features, by which copies are found; None where some are not finite."""
-    if not torch.isfinite(features).all():
+    # A sum is NaN or infinite if one entry is; a mask takes several times the memory of a bag.
+    if not (torch.isfinite(features.sum(dim=1)).all() or torch.isfinite(features).all()):
         return None
     digest = blake2b(repr(tuple(features.shape)).encode())
     digest.update(features.contiguous().flatten().view(torch.uint8).numpy().data)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sgpmil.bags.dataset import BagDataset, refuse_mixed_dims
+from sgpmil.bags.dataset import BagDataset, of_other_width, refuse_mixed_dims
 from sgpmil.bags.label_kind import spelt_as
 from sgpmil.bags.labels import LabelTable, read_labels
 from sgpmil.bags.memory_labels import MemoryLabels, memory_labels
@@ -69,7 +69,8 @@ def read_bags(
         slide_table: Table of the slides of each patient, where labels are given to patients.
         on_mismatch: Whether to refuse or to leave out slides without a label and labels without
             a slide.
-        on_bad: Whether to refuse or to leave out damaged files and bags that are not finite.
+        on_bad: Whether to refuse or to leave out damaged files, bags that are not finite, and
+            bags of another number of features than most.
             "skip" reads every bag once to find them.
         cache: Packed store to make of the bags, and to read from while they do not change.
 
@@ -237,6 +238,10 @@ def _open_files(files: list[BagFile], folder: Path, on_bad: Literal["error", "sk
             bad.append((slide_id, str(error)))
         else:
             (usable if size else empty).append(slide_id)
+    if on_bad == "skip":
+        other = of_other_width({s: source.header(s).feature_dim for s in usable})
+        usable = [slide_id for slide_id in usable if slide_id not in other]
+        bad += other.items()
     if bad and on_bad == "error":
         raise BagError(_bad_message(bad, len(files)))
     if not usable:

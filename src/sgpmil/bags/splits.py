@@ -94,7 +94,13 @@ def make_kfold(
             f"Expected at least 2 folds and a validation share below 1 - 1/folds, but got "
             f"{num_folds} folds and {val_fraction}. Change them."
         )
+    _check_seed(seed)
     cases = cases_of(table)
+    if num_folds > len(cases):  # before memory is taken for each
+        raise SplitError(
+            f"Expected at most {counted(len(cases), 'fold')}, as there are patients, but got "
+            f"{num_folds}. Use fewer folds."
+        )
     tested = divide(cases, [1 / num_folds] * num_folds, np.random.default_rng([seed, 0]))
     folds = []
     for number, test in enumerate(tested):
@@ -133,6 +139,7 @@ def make_monte_carlo(
             f"Expected at least 1 fold and shares of validation and test that leave slides to "
             f"train on, but got {num_folds} folds, {val_fraction} and {test_fraction}. Change them."
         )
+    _check_seed(seed)
     cases = cases_of(table)
     shares = [1 - val_fraction - test_fraction, val_fraction, test_fraction]
     folds = []
@@ -141,6 +148,11 @@ def make_monte_carlo(
         train, val, test = divide(cases, shares, rng, optional=[1])
         folds.append(Fold(str(number), _slides(train), _slides(val), _slides(test)))
     return tuple(folds)
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise SplitError(f"Expected a seed of at least 0, but got {seed}. Use 0.")
 
 
 def check_folds(

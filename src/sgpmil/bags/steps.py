@@ -70,7 +70,8 @@ class BagOptions(LabelOptions):
     Args:
         skip_missing: Leave out slides without a label and labels without a slide, instead of
             stopping.
-        skip_bad: Leave out damaged and non-finite bags, instead of stopping.
+        skip_bad: Leave out bags that are damaged, not finite, or of another width than
+            most, instead of stopping.
     """
 
     skip_missing: bool = False

@@ -34,6 +34,7 @@ from torch import Tensor
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.readers.raw import BagHeader
+from sgpmil.bags.readers.stored_values import FARTHEST
 from sgpmil.bags.sources import find_slide
 from sgpmil.bags.tables import listed
 from sgpmil.bags.target import Label, Target, read_target
@@ -178,6 +179,8 @@ def _slide(entry: dict[str, Any]) -> PackedSlide:
     slide = PackedSlide(**_of_right_kinds(entry))
     if not 1 <= slide.num_instances <= _MOST_ROWS:
         raise ValueError(f"{slide.num_instances} instances in '{slide.slide_id}'")
+    if slide.patch_size is not None and not 1 <= slide.patch_size <= FARTHEST:
+        raise ValueError(f"patches of {slide.patch_size} px in '{slide.slide_id}'")
     return slide
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import typer
 
+from sgpmil.errors import SettingsError
 from sgpmil.options import Options
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -73,6 +74,8 @@ def command(
             chosen = {}
             for field in ordered:
                 value = given.pop(field.name)
+                if field.name == "seed" and value is not None and value >= 2**32:
+                    raise SettingsError(f"Expected `seed` below 2^32, but got {value}.")
                 if field.name in lists and value is not None:
                     value = [name.strip() for name in value.split(",") if name.strip()]
                 if value is not None and value != []:

@@ -317,6 +317,8 @@ def _finished(
     # Repeated samples say nothing, and of many small bags take much memory.
     for rows, logits in _different_samples(output):
         probs = probabilities(target, model.corrected(logits, prevalence)).cpu().numpy()
+        if not np.isfinite(probs).all():
+            raise _no_probabilities(group)
         some = None if scores is None else [scores[row] for row in rows]
         summarised = Prediction.from_batch([group[row] for row in rows], probs, some)
         by_place.update(zip(rows, summarised, strict=True))
@@ -331,6 +333,22 @@ def _finished(
         yield prediction
         if on_bag is not None:
             on_bag(prediction.slide_id)
+
+
+def _no_probabilities(group: Sequence[Bag]) -> PredictionError:
+    """Return the error of probabilities that are not finite, of finite features.
+
+    Raises:
+        BagError: Features are not finite. A packed store checks them when it is written alone.
+    """
+    for bag in group:
+        replace(bag, is_finite=False)
+    largest = max(group, key=lambda bag: float(bag.features.abs().max()))
+    return PredictionError(
+        f"Expected probabilities of slides such as '{largest.slide_id}', but the model gives NaN; "
+        f"its largest feature is {float(largest.features.abs().max()):g}. Check that the features "
+        "and the model are of one encoder, and that the model's weights are finite."
+    )
 
 
 def _different_samples(

@@ -13,16 +13,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from sgpmil.errors import SettingsError, damage_as
+from sgpmil.errors import SettingsError, damage_as, reason_of
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.settings import TrainingSettings, training_base
+from sgpmil.yaml_values import LONGEST, read_yaml_text
 
-_LONGEST_YAML = 2**20
-_MOST_VALUES = 10_000
-"""Values of the largest recipe, counted as often as aliases (``*name``) repeat them."""
 _LONGEST_SHOWN = 200
 _RECIPES = files("sgpmil.experiments") / "recipes"
 
@@ -46,7 +43,7 @@ class DataSection(_Section):
         slide_table: Table of the slides of each patient.
         skip_missing: Leave out slides without label, labels without slide, and unknown slides
             of the splits.
-        skip_bad: Leave out damaged and non-finite bags.
+        skip_bad: Leave out bags that are damaged, not finite, or of another width than most.
         shared_case: Treatment of a patient in two parts of a fold: error or warn.
         cache: Packed store to make and read from.
         folds: Number of folds that are made.
@@ -255,30 +252,14 @@ def read_yaml(path: Traversable, what: str) -> Any:
     with damage_as(SettingsError, f"{what} as YAML", path, "Correct the file."):
         try:
             with path.open("rb") as file:
-                text = file.read(_LONGEST_YAML + 1)
+                text = file.read(4 * LONGEST + 1)  # a character has up to four bytes
         except FileNotFoundError as error:
             missing = error
         else:
-            if len(text) > _LONGEST_YAML:
-                raise ValueError(f"more than {_LONGEST_YAML} bytes")
-            content = yaml.safe_load(text.decode("utf-8-sig"))
-            _refuse_repetitions(content)
-            return content
+            if len(text) > 4 * LONGEST:
+                raise ValueError(f"more than {LONGEST} characters")
+            return read_yaml_text(text.decode("utf-8-sig"))
     raise missing
-
-
-def _refuse_repetitions(content: Any) -> None:
-    """Refuse what aliases blow up: a few lines can name a billion values, or themselves."""
-    waiting, count = [content], 0
-    while waiting:
-        value = waiting.pop()
-        count += 1
-        if count > _MOST_VALUES:
-            raise ValueError(f"more than {_MOST_VALUES} values")
-        if isinstance(value, dict):
-            waiting += [*value.keys(), *value.values()]
-        elif isinstance(value, (list, tuple, set)):
-            waiting += value
 
 
 def _normalised(value: Any) -> Any:
@@ -308,10 +289,11 @@ def parse_value(value: str, text: str) -> Any:
         SettingsError: It is no value.
     """
     try:
-        parsed = yaml.safe_load(value)
-        _refuse_repetitions(parsed)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, LookupError) as error:
-        raise SettingsError(f"Expected a value in '{text}'.") from error
+        parsed = read_yaml_text(value)
+    except Exception as error:  # damaged text fails in many ways
+        raise SettingsError(
+            f"Expected a value in '{text[:_LONGEST_SHOWN]}', but got {reason_of(error)}."
+        ) from error
     if isinstance(parsed, str):
         # YAML 1.1 takes 1e-4, without a point, for text.
         try:

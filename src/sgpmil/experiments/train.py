@@ -65,7 +65,8 @@ class TrainOptions(PlaceOptions, ColumnOptions):
         order: The ordered classes from the lowest to the highest, such as NC,G3,G4,G5.
         skip_missing: Leave out slides without a label, labels without a slide, and unknown slides
             of the splits, instead of stopping.
-        skip_bad: Leave out damaged and non-finite bags, instead of stopping.
+        skip_bad: Leave out bags that are damaged, not finite, or of another width than
+            most, instead of stopping.
         track: Record settings, curves, results, figures and predictions of the run with
             tensorboard, mlflow or wandb; may be repeated. Nothing leaves this machine unless the
             tracker's own environment variables say so.

@@ -16,13 +16,14 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from sgpmil.bags.dataset import BagDataset
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.readers.numpy_files import load_npz
+from sgpmil.errors import BagError
 from sgpmil.experiments.uncertainty_sets import (
     PHANTOM_DESIGN,
     UNSEEN_SHARE,
@@ -132,8 +133,7 @@ def phantom_pool(design: PoolDesign, number: int, cache: Path) -> list[PatchedSl
 def _read(path: Path) -> list[PatchedSlide] | None:
     """Read a pool; None where there is no whole file."""
     try:
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = load_npz(path)
         ends = arrays["ends"]
         return [
             PatchedSlide(
@@ -145,7 +145,7 @@ def _read(path: Path) -> list[PatchedSlide] | None:
                 arrays["names"], arrays["labels"], [0, *ends[:-1]], ends, strict=True
             )
         ]
-    except (OSError, ValueError, KeyError, BadZipFile):
+    except (BagError, ValueError, KeyError):
         return None
 
 

@@ -270,6 +270,10 @@ def checked_value(name: str, value: Any, default: Any) -> Any:
     """
     if isinstance(value, list):
         value = tuple(value)
+    if any(_is_whole(v) and abs(v) >= 2**63 for v in (value if type(value) is tuple else [value])):
+        raise SettingsError(
+            f"Expected {name} below 2^63, but got a larger number. Use a smaller one."
+        )
     whole = isinstance(default, tuple) and all(_is_whole(v) for v in default)
     if isinstance(default, bool):
         fits, kind = isinstance(value, bool), "yes or no"

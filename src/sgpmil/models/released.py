@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, strided
 
+from sgpmil.bags.readers.torch_files import load_torch
 from sgpmil.bags.target import ClassTarget
-from sgpmil.errors import CheckpointError, RunFolderError, SettingsError
+from sgpmil.errors import CheckpointError, RunFolderError, SettingsError, damage_as
 from sgpmil.models.checkpoint import save_model
 from sgpmil.models.registry import build_model
 from sgpmil.models.sgpmil import SGPMIL
@@ -109,7 +109,9 @@ def read_released_checkpoint(path: Path | str, *, jitter: float | None = None) -
         CheckpointError: The file is missing, damaged, or holds more than tensors.
     """
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_torch(Path(path), CheckpointError)
+    except CheckpointError:
+        raise
     except Exception as error:  # a damaged file fails in many ways
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
@@ -118,7 +120,18 @@ def read_released_checkpoint(path: Path | str, *, jitter: float | None = None) -
         ) from error
     state = content.get("state_dict", content) if isinstance(content, Mapping) else {}
     state = state if isinstance(state, Mapping) else {}
-    return import_released(state, jitter=1e-4 if jitter is None else jitter)
+    advice = "Give a checkpoint that the released code wrote."
+    with damage_as(CheckpointError, "the weights of the released SGPMIL", path, advice):
+        for name, value in state.items():
+            if isinstance(value, Tensor) and not _has_own_numbers(value):
+                raise ValueError(f"{name} of {tuple(value.shape)}, which are not all stored")
+        return import_released(state, jitter=1e-4 if jitter is None else jitter)
+
+
+def _has_own_numbers(value: Tensor) -> bool:
+    """Return whether a tensor is stored whole: one number can claim to be a huge matrix."""
+    is_plain = value.layout == strided and not (value.is_meta or value.is_quantized)
+    return is_plain and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _is_mlp(name: str) -> bool:

@@ -34,6 +34,7 @@ from typing import Any, get_args
 import numpy as np
 
 from sgpmil.bags.files import atomic_path, refuse_unfit_names
+from sgpmil.bags.readers.own_data import refuse_inflated
 from sgpmil.bags.tables import from_spreadsheet, to_spreadsheet
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import PredictionError, damage_as, reason_of
@@ -65,6 +66,8 @@ PROVENANCE = "provenance.json"
 _METADATA_KEY = b"sgpmil"
 _FORMAT = 1
 _PATIENT = ("case_id", "PATIENT", "patient")
+_VALUE_BYTES = 32
+"""Bytes that a value takes in memory, about."""
 _BLANK = ("", "NA", "<NA>", "None", "nan", "NaN")
 
 
@@ -263,19 +266,79 @@ def require_file(file: Path, what: str) -> None:
 
 
 def _read_parquet(file: Path) -> tuple[Columns, Mapping[str, Any]]:
-    import pyarrow.parquet as pq
-
     try:
-        content = pq.read_table(file)
-        metadata = (content.schema.metadata or {}).get(_METADATA_KEY)
+        content, stored = read_parquet(file)
+        metadata = stored.get(_METADATA_KEY)
         described = {} if metadata is None else json.loads(metadata)
         described = {} if metadata is None else described | {"target": read_target(described)}
+    except PredictionError:
+        raise
     except Exception as error:  # a damaged file fails in many ways
         raise PredictionError(
             f"Expected predictions as parquet in '{file}', but it cannot be read "
             f"({reason_of(error)}). Predict again, or restore the file."
         ) from error
-    return content.to_pydict(), described
+    return content, described
+
+
+def read_parquet(
+    file: Path, columns: Collection[str] | None = None
+) -> tuple[Columns, Mapping[bytes, bytes]]:
+    """Read a parquet file that is no larger than its size allows: every such file is read here.
+
+    A value that is repeated takes no room in the file, so the values are counted before they are
+    read, and text before it is repeated.
+
+    Args:
+        file: The file.
+        columns: Columns to read, of those that it has; by default all.
+
+    Returns:
+        The columns, and the metadata of the file.
+
+    Raises:
+        PredictionError: It unfolds to far more than its size.
+        Exception: It is damaged, in any of many ways.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    size, described, schema = file.stat().st_size, pq.read_metadata(file), pq.read_schema(file)
+    chunks = [
+        described.row_group(group).column(column)
+        for group in range(described.num_row_groups)
+        for column in range(described.num_columns)
+    ]
+    num_values = sum(max(chunk.num_values, 0) for chunk in chunks)
+    num_values = max(num_values, described.num_rows * described.num_columns)
+    num_bytes = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
+    refuse_inflated(num_bytes + _VALUE_BYTES * num_values, size, file, PredictionError)
+    kinds = {field.name: field.type for field in schema}
+    texts = [name for name, kind in kinds.items() if _is_text(kind)]
+    # Others, such as lists, are of no table of predictions.
+    flat = (pa.types.is_primitive, pa.types.is_null, pa.types.is_dictionary, _is_text)
+    wanted = [
+        name
+        for name, kind in kinds.items()
+        if any(fits(kind) for fits in flat) and (columns is None or name in columns)
+    ]
+    with pq.ParquetFile(file, read_dictionary=texts) as content:
+        table = content.read(wanted)
+    length = sum(
+        pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
+        for column in table.columns
+        if pa.types.is_dictionary(column.type)
+        for chunk in column.chunks
+    )
+    refuse_inflated(length, size, file, PredictionError)
+    return table.to_pydict(), schema.metadata or {}
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _read_csv(file: Path) -> Columns:

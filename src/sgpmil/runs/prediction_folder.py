@@ -35,6 +35,8 @@ from sgpmil.evaluation.uncertainty.decisions import SET_SEPARATOR, Decision
 from sgpmil.runs.prediction_files import (
     PROVENANCE,
     TABLE,
+    Columns,
+    read_parquet,
     read_predictions,
     require_file,
     write_predictions,
@@ -164,25 +166,7 @@ def read_decisions(folder: str | os.PathLike[str], target: Target) -> dict[str, 
 
     A set is None where its names are ambiguous, as of classes ``a``, ``b`` and ``a|b``.
     """
-    file = Path(folder) / TABLE if Path(folder).is_dir() else Path(folder)
-    if not file.is_file() or file.name != TABLE:
-        return {}
-    import pyarrow.parquet as pq
-
-    present = [name for name in ("prediction_set", "defer") if name in pq.read_schema(file).names]
-    if not present:
-        return {}
-    content = pq.read_table(file, columns=["slide_id", *present]).to_pydict()
-    nothing = [None] * len(content["slide_id"])
-    columns = (content.get(name, nothing) for name in ("slide_id", "prediction_set", "defer"))
-    return {
-        slide_id: Decision(
-            slide_id,
-            _members(names, target.names) if names else None,
-            None if defer is None else defer == "yes",
-        )
-        for slide_id, names, defer in zip(*columns, strict=True)
-    }
+    return _decisions(_decision_columns(folder), target)
 
 
 def read_prediction_sets(
@@ -192,14 +176,33 @@ def read_prediction_sets(
 
     A set is None where its names are ambiguous, as of classes ``a``, ``b`` and ``a|b``.
     """
-    file = Path(folder) / TABLE
-    if not file.is_file():
+    content = _decision_columns(folder)
+    if "prediction_set" not in content:
         return {}
-    import pyarrow.parquet as pq
+    return {name: found.prediction_set for name, found in _decisions(content, target).items()}
 
-    if "prediction_set" not in pq.read_schema(file).names:
+
+def _decision_columns(folder: str | os.PathLike[str]) -> Columns:
+    """Read the names of slides and what was decided on them; empty without any."""
+    file = Path(folder) / TABLE if Path(folder).is_dir() else Path(folder)
+    if not file.is_file() or file.name != TABLE:
         return {}
-    return {name: found.prediction_set for name, found in read_decisions(folder, target).items()}
+    content, _ = read_parquet(file, ("slide_id", "prediction_set", "defer"))
+    return content if len(content) > 1 else {}
+
+
+def _decisions(content: Columns, target: Target) -> dict[str, Decision]:
+    slide_ids = content.get("slide_id", ())
+    nothing = [None] * len(slide_ids)
+    sets, deferred = (content.get(name, nothing) for name in ("prediction_set", "defer"))
+    return {
+        slide_id: Decision(
+            slide_id,
+            _members(names, target.names) if names else None,
+            None if defer is None else defer == "yes",
+        )
+        for slide_id, names, defer in zip(slide_ids, sets, deferred, strict=True)
+    }
 
 
 def write_instance_scores(path: str | os.PathLike[str], scores: InstanceScores) -> None:

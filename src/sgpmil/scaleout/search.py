@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sgpmil.errors import SettingsError
+from sgpmil.yaml_values import read_yaml_text
 
 _RANGE = re.compile(r"\s*(?P<low>[^\s,]+?)\.\.(?P<high>[^\s,:]+)(?P<log>:log)?\s*")
 
@@ -78,10 +77,12 @@ class Dimension:
                 is_whole = all(re.fullmatch(r"-?\d+", found[end]) for end in ("low", "high"))
                 low, high = float(found["low"]), float(found["high"])
                 return Dimension(key, low, high, found["log"] is not None, is_whole)
-            values = yaml.safe_load(f"[{text}]")
+            values = read_yaml_text(f"[{text}]")
             if not values:
                 raise ValueError
-        except (ValueError, yaml.YAMLError, RecursionError) as error:
+        except SettingsError:
+            raise
+        except Exception as error:  # damaged text fails in many ways
             raise SettingsError(
                 f"Expected a range such as 1e-5..1e-2:log, or values such as 16,32,64, for {key}, "
                 f"but got '{text}'."

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.readers.torch_files import load_torch
 from sgpmil.errors import CheckpointError
 from sgpmil.models.checkpoint import save_model
 from sgpmil.models.contract import MILModel
@@ -93,8 +94,7 @@ class FoldFiles:
         if path is None or not path.exists():
             return None
         try:
-            # weights_only: a checkpoint from elsewhere must not run code.
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_torch(path, CheckpointError)
             content = _of_lightning(content) if "format_version" not in content else content
         except Exception as error:  # a damaged file fails in many ways
             raise self.not_resumable(error) from error

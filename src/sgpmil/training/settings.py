@@ -77,7 +77,7 @@ class TrainingSettings:
             ``required`` refuses, ``optional`` trains all epochs and keeps the last.
         precision: Arithmetic of the dense layers; the Gaussian process stays at 32 bits or more.
             ``auto`` is ``bf16`` on GPUs that have it, and ``32`` elsewhere.
-        seed: Seed of everything that is drawn.
+        seed: Seed of everything that is drawn, below 2^32.
         device: ``auto``, ``cpu``, ``gpu``, or one of several GPUs, such as ``cuda:1``.
     """
 
@@ -111,6 +111,8 @@ class TrainingSettings:
         for name in ("epochs", "bags_per_step", "accumulate_steps", "decay_epochs"):
             if not getattr(self, name) >= 1:
                 raise SettingsError(f"Expected {name} >= 1, but got {getattr(self, name)}.")
+            if getattr(self, name) >= 2**31:
+                raise SettingsError(f"Expected {name} < 2^31, but got {getattr(self, name)}.")
         for name in (
             "learning_rate",
             "weight_decay",
@@ -120,12 +122,13 @@ class TrainingSettings:
             "gradient_clip",
             "patience",
             "min_epochs",
-            "seed",
         ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingsError(
                     f"Expected {name} to be finite and >= 0, but got {getattr(self, name)}."
                 )
+        if not 0 <= self.seed < 2**32:  # scikit-learn takes no larger one
+            raise SettingsError(f"Expected seed >= 0 and below 2^32, but got {self.seed}.")
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"Expected momentum from 0 to below 1, but got {self.momentum}.")
         if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):

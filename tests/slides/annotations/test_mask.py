@@ -95,6 +95,26 @@ def test_polygons_of_a_mask(pixels):
     assert not empty.is_positive
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((5000, 6000), "at most 262144 sides"), ((200, 200), "at most 8192 areas")],
+)
+def test_outlines_of_noise_are_refused_before_the_work(shape, message):
+    checkerboard = (np.arange(shape[0])[:, None] + np.arange(shape[1])) % 2 == 1
+    with pytest.raises(AnnotationError, match=message):
+        mask_polygons(AnnotationMask(checkerboard, 1.0))
+
+
+def test_outlines_are_those_of_the_pixels_one_by_one(rng):
+    for _ in range(5):
+        pixels = rng.random((17, 23)) < 0.5
+        found = mask_polygons(AnnotationMask(pixels, 2.0)).positive_area()
+        row, column = np.nonzero(pixels)
+        squares = shapely.box(2 * column, 2 * row, 2 * column + 2, 2 * row + 2)
+        assert found.is_valid
+        assert shapely.equals(found, shapely.union_all(squares))
+
+
 def test_centres_one_by_one():
     ring = shapely.Polygon(circle(300, 260, 200), [circle(300, 260, 90)])
     far = shapely.box(-50, -50, 60, 40)

@@ -3,6 +3,7 @@
 They differ in the name of the features and in the attributes that describe the instances.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,8 +194,8 @@ def _level0_patch_size(attributes: h5py.AttributeManager, path: Path) -> int | N
     if stored is not None:
         return whole_side(stored, path)
     patch_size = number_attribute(attributes, "patch_size")
-    level0 = positive_attribute(attributes, "level0_magnification")
-    target = positive_attribute(attributes, "target_magnification")
+    level0 = _scale(attributes, "level0_magnification", path)
+    target = _scale(attributes, "target_magnification", path)
     if patch_size is None or level0 is None or target is None:
         return None
     return whole_side(patch_size * level0 / target, path)
@@ -205,15 +206,30 @@ def _clam_attributes(found: Datasets) -> Attributes:
         return Attributes()
     # Present where features were written into the file of coordinates.
     patch_size = number_attribute(found.coords.attrs, "patch_size")
-    downsample = number_attribute(found.coords.attrs, "downsample") or 1.0
+    downsample = _scale(found.coords.attrs, "downsample", found.path) or 1.0
     return Attributes(
         patch_size=None if patch_size is None else whole_side(patch_size * downsample, found.path)
     )
 
 
+def _scale(attributes: h5py.AttributeManager, name: str, path: Path) -> float | None:
+    """Return a factor or a size of pixels; None where it is absent.
+
+    Raises:
+        BagError: It is a number, but none above 0, or infinite.
+    """
+    value = number_attribute(attributes, name)
+    if value is not None and not 0 < value < math.inf:  # NaN is neither
+        raise BagError(
+            f"Expected '{name}' to be a finite number above 0, but got {value:g} ({path}). "
+            "Correct it, or extract the slide again."
+        )
+    return value
+
+
 def _stamp_attributes(found: Datasets) -> Attributes:
     attributes = found.file.attrs
-    mpp = number_attribute(attributes, "mpp")
+    mpp = _scale(attributes, "mpp", found.path)
     scale = 1.0 / mpp if mpp and text_attribute(attributes, "unit") == "um" else 1.0
     tile_size = number_attribute(attributes, "tile_size_um")
     return Attributes(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgpmil.bags.bag import Bag
-from sgpmil.bags.readers.stored_values import whole_coordinates
+from sgpmil.bags.readers.stored_values import FARTHEST, whole_coordinates
 from sgpmil.errors import BagError
 from sgpmil.shapes import Float, Int
 
@@ -194,13 +194,14 @@ def as_instance_labels(array: NDArray[Any], num_instances: int, path: Path) -> I
             f"Expected {num_instances} instance labels, one for each instance, but got shape "
             f"{array.shape} ({path}). Write one label an instance."
         )
+    # A larger number would become another one as a 64-bit integer; no set has as many classes.
     whole = array.dtype.kind in "iub" or (
         array.dtype.kind == "f" and bool((np.isfinite(array) & (array == np.rint(array))).all())
     )
-    if not whole:
+    if not whole or (array.size and not -FARTHEST <= array.min() <= array.max() <= FARTHEST):
         raise BagError(
-            f"Expected whole numbers as instance labels, but got {array.dtype} ({path}). "
-            "Store the index of each instance's class."
+            f"Expected whole numbers within ±{FARTHEST} as instance labels, but got others of "
+            f"{array.dtype} ({path}). Store the index of each instance's class."
         )
     return torch.from_numpy(np.array(array, dtype=np.int64, order="C"))
 

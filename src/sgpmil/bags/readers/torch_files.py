@@ -1,4 +1,4 @@
-"""Readers of files saved by torch: CLAM's tensors and slideflow's pairs of files.
+"""Readers of files saved by torch: CLAM's tensors, slideflow's pairs of files, checkpoints.
 
 Code that a pickle may hide never runs. TRIDENT's own `.pt` files, a numpy array saved by torch,
 are read as CLAM's.
@@ -27,7 +27,7 @@ from sgpmil.bags.readers.raw import (
     bag_shape,
     refuse_no_numbers,
 )
-from sgpmil.errors import BagError, damage_as
+from sgpmil.errors import BagError, SgpmilError, damage_as
 
 
 class ClamTensors:
@@ -95,7 +95,7 @@ def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
     with damage_as(BagError, "a file saved by torch", path, advice):
         try:
             with torch.serialization.safe_globals(_numpy_globals()):
-                content = _load(path, mapped=mapped)
+                content = load_torch(path, mapped=mapped)
         except pickle.UnpicklingError as error:
             raise BagError(
                 f"Expected a tensor or an array, but the file holds other Python objects, which "
@@ -109,8 +109,19 @@ def load_array(path: Path, *, mapped: bool = False) -> Tensor | NDArray[Any]:
     )
 
 
-def _load(path: Path, *, mapped: bool) -> Any:
-    refuse_inflated_zip(path)
+def load_torch(path: Path, kind: type[SgpmilError] = BagError, *, mapped: bool = False) -> Any:
+    """Load what `torch.save` wrote, without running code from it: every such file is read here.
+
+    Args:
+        path: The file.
+        kind: Error to raise where it unfolds to fill the memory.
+        mapped: Map the file into memory, so that a shape costs no reading.
+
+    Raises:
+        SgpmilError: It is far larger than it is on disk.
+        Exception: It is damaged, or asks to run code; what torch raises depends on where it stops.
+    """
+    refuse_inflated_zip(path, kind)
     # torch maps only its archive format; files from before torch 1.6 have to be read.
     mapped = mapped and zipfile.is_zipfile(path)
     with warnings.catch_warnings():

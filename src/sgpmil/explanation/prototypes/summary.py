@@ -5,13 +5,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sgpmil.bags.files import atomic_path
+from sgpmil.bags.readers.numpy_files import load_npz
 from sgpmil.bags.tables import sheet_text
-from sgpmil.errors import ExplanationError
+from sgpmil.errors import ExplanationError, reason_of
 from sgpmil.explanation.prototypes.similarity import SimilarityMeasure, SlidePrototypes
 
 PALETTE = (
@@ -332,11 +334,11 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
         ExplanationError: It is missing, damaged, or something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
-            found = json.loads(str(content["summary"]))
-            ends = np.cumsum(list(found["slides"].values()))[:-1]
-            assigned = np.split(content["assigned"], ends)
-            similarity = np.split(content["similarity"], ends)
+        content = load_npz(Path(path))
+        found = json.loads(str(content["summary"]))
+        ends = np.cumsum(list(found["slides"].values()))[:-1]
+        assigned = np.split(content["assigned"], ends)
+        similarity = np.split(content["similarity"], ends)
         slides = {
             slide_id: SlidePrototypes(slide_id, numbers, values)
             for slide_id, numbers, values in zip(found["slides"], assigned, similarity, strict=True)
@@ -351,9 +353,10 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
             nucleus_types=tuple(found["nucleus_types"]),
             missing=tuple(found["missing"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise ExplanationError(
-            f"Expected the prototypes of a fold in {path}, but they cannot be read ({error}). "
+            f"Expected the prototypes of a fold in {path}, but they cannot be read "
+            f"({reason_of(error)}). "
             "Write them again with `overwrite=True`."
         ) from error
 

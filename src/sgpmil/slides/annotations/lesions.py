@@ -84,7 +84,9 @@ def find_lesions(
     drawn = mask_polygons(annotations) if isinstance(annotations, AnnotationMask) else annotations
     area = drawn.positive_area()
     if merge_distance > 0:
-        area = shapely.buffer(area, merge_distance / 2)
+        # Part by part: the outlines of thousands of parts at once would cross one another.
+        grown = shapely.buffer(shapely.get_parts(area), merge_distance / 2)
+        area = shapely.union_all(grown)
     shells = shapely.polygons(shapely.get_exterior_ring(shapely.get_parts(area)))
     # Filling a hole may swallow an island in it: unite once more.
     outlines = tuple(shapely.get_parts(shapely.union_all(shells)))

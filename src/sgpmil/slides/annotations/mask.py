@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.errors import AnnotationError, damage_as
-from sgpmil.shapes import Bool
+from sgpmil.shapes import Bool, Float, Int
 from sgpmil.slides.annotations.region_files import regular_file
 from sgpmil.slides.annotations.regions import Annotations, Region
 from sgpmil.slides.optional_part import require_package
@@ -19,6 +19,11 @@ MOST_PIXELS = 2**25
 """Pixels of the largest level of a pyramid that is read: 33 million."""
 _MOST_BYTES = 2**30
 """Bytes of a mask without such a level, and of one of its tiles."""
+
+_MOST_SIDES = 2**18
+"""Sides of the outlines of a mask: some seconds of work."""
+_MOST_OUTLINES = 2**13
+"""Areas of a mask that do not touch, but at corners."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +96,9 @@ def read_mask(
 def mask_polygons(mask: AnnotationMask) -> Annotations:
     """Turn a mask into the outlines of its pixels.
 
+    Raises:
+        AnnotationError: There are more than 260,000 sides or 8,192 areas, as noise has.
+
     Example:
         >>> mask_polygons(AnnotationMask(np.eye(2, dtype=bool), 4.0)).positive_area().area
         32.0
@@ -98,14 +106,50 @@ def mask_polygons(mask: AnnotationMask) -> Annotations:
     require_package("shapely")
     import shapely
 
-    # A run of pixels in a row is one rectangle: far fewer than pixels.
-    steps = np.diff(np.pad(mask.pixels, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    row, start = np.nonzero(steps == 1)
-    _, end = np.nonzero(steps == -1)
-    side = mask.downsample
-    runs = shapely.box(start * side, row * side, end * side, (row + 1) * side)
-    parts = shapely.get_parts(shapely.union_all(runs))
-    return Annotations(tuple(Region(part, "mask") for part in parts))
+    if not mask.is_positive:
+        return Annotations(())
+    faces = shapely.get_parts(shapely.polygonize(shapely.linestrings(_sides(mask.pixels))))
+    x, y = shapely.get_coordinates(shapely.point_on_surface(faces)).astype(np.int64).T
+    inside = faces[mask.pixels[y, x]]  # the others are holes
+    if len(inside) > _MOST_OUTLINES:
+        raise AnnotationError(
+            f"Expected a mask of at most {_MOST_OUTLINES} areas, but it has {len(inside)}, "
+            "as noise has. Save the mask smaller, or remove its specks."
+        )
+    area = shapely.transform(shapely.multipolygons(inside), lambda xy: xy * mask.downsample)
+    return Annotations((Region(area, "mask"),))
+
+
+def _sides(pixels: Bool[np.ndarray, "h w"]) -> Float[np.ndarray, "S 2 2"]:
+    """Return the sides of the outlines of pixels, from corner to corner: far fewer than pixels."""
+    framed = np.pad(pixels, 1)
+    below = framed[1:, 1:-1] != framed[:-1, 1:-1]  # whether an edge is above each pixel
+    beside = framed[1:-1, 1:] != framed[1:-1, :-1]
+    upper, lower = framed[:-1], framed[1:]
+    along = (upper[:, :-1] == upper[:, 1:]) & (lower[:, :-1] == lower[:, 1:])
+    down = (upper[:, :-1] == lower[:, :-1]) & (upper[:, 1:] == lower[:, 1:])
+    corners = ~(along | down)
+    count = 2 * int(corners.sum())  # at most: a corner ends two sides, or four
+    if count > _MOST_SIDES:
+        raise AnnotationError(
+            f"Expected a mask whose outlines have at most {_MOST_SIDES} sides, but it has up to "
+            f"{count}, as noise has. Save the mask smaller, or remove its specks."
+        )
+    row, left, right = _stretches(below, corners)
+    column, top, bottom = _stretches(beside.T, corners.T)
+    ends = [(left, row, right, row), (column, top, column, bottom)]
+    sides = np.concatenate([np.stack(one, axis=1) for one in ends])
+    return sides.reshape(-1, 2, 2).astype(np.float64)
+
+
+def _stretches(
+    edges: Bool[np.ndarray, "L N"], corners: Bool[np.ndarray, "L M"]
+) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
+    """Return line, beginning and end of the stretches of edges between corners."""
+    framed = np.pad(edges, ((0, 0), (1, 1)))
+    line, start = np.nonzero(framed[:, 1:] & (corners | ~framed[:, :-1]))
+    _, end = np.nonzero(framed[:, :-1] & (corners | ~framed[:, 1:]))
+    return line, start, end
 
 
 def _read_tiff(file: Path) -> tuple[tuple[int, int], np.ndarray]:

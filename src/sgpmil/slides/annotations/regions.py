@@ -123,6 +123,8 @@ def _united(regions: Sequence[Region]) -> Geometry:
     require_package("shapely")
     import shapely
 
+    if len(regions) == 1:  # a mask of many parts, which do not overlap
+        return regions[0].polygon
     return shapely.union_all([region.polygon for region in regions])
 
 

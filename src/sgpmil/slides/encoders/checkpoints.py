@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sgpmil.bags.readers.torch_files import load_torch
 from sgpmil.errors import EncoderError, damage_as
 from sgpmil.slides.encoders.encoder import require
 
@@ -80,7 +81,7 @@ def _read(file: Path) -> Any:
             return load_file(file)
         except SafetensorError as error:
             raise ValueError(str(error)) from error
-    return torch.load(file, map_location="cpu", weights_only=True)
+    return load_torch(file, EncoderError)
 
 
 def _tensors(content: Any, file: Path) -> dict[str, torch.Tensor]:
