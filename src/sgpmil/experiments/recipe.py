@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from sgpmil.bags.files import regular_file
 from sgpmil.errors import SettingsError, damage_as
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.settings import TrainingSettings, training_base
@@ -254,6 +255,8 @@ def read_yaml(path: Traversable, what: str) -> Any:
     """
     with damage_as(SettingsError, f"{what} as YAML", path, "Correct the file."):
         try:
+            if isinstance(path, Path):
+                regular_file(path)
             with path.open("rb") as file:
                 text = file.read(_LONGEST_YAML + 1)
         except FileNotFoundError as error:

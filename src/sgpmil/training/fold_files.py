@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sgpmil.bags.files import atomic_path
+from sgpmil.bags.files import atomic_path, read_text, regular_file
 from sgpmil.errors import CheckpointError
 from sgpmil.models.checkpoint import save_model
 from sgpmil.models.contract import MILModel
@@ -28,6 +28,27 @@ _COLUMNS = (
     "val_balanced_accuracy",
     "val_auc",
 )
+
+
+def read_metrics(folder: Path) -> list[dict[str, str]]:
+    """Read the whole rows of ``metrics.csv``; without those that a kill or damage cut.
+
+    They are curves for a reader: nothing is computed from them, so a resume goes on without them.
+    """
+    try:
+        text = read_text(folder / METRICS_FILE)
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [row for row in rows if list(row) == list(_COLUMNS) and _is_whole(row)]
+
+
+def _is_whole(row: Mapping[str, str | None]) -> bool:
+    try:
+        numbers = [float(cell or "nan") for cell in row.values() if cell is not None]
+        return len(numbers) == len(_COLUMNS) and numbers[0] == int(row["epoch"] or "") >= 0
+    except (ValueError, OverflowError):
+        return False
 
 
 class FoldFiles:
@@ -56,11 +77,7 @@ class FoldFiles:
         if self.folder is None:
             return
         path = self.folder / METRICS_FILE
-        rows: list[dict[str, Any]] = []
-        if path.exists():
-            with path.open(newline="") as file:
-                whole = [r for r in csv.DictReader(file) if None not in r.values()]
-            rows = [r for r in whole if int(r["epoch"]) < first_epoch]
+        rows = [row for row in read_metrics(self.folder) if int(row["epoch"]) < first_epoch]
         with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, _COLUMNS)
             writer.writeheader()
@@ -94,7 +111,7 @@ class FoldFiles:
             return None
         try:
             # weights_only: a checkpoint from elsewhere must not run code.
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(regular_file(path), map_location="cpu", weights_only=True)
             content = _of_lightning(content) if "format_version" not in content else content
         except Exception as error:  # a damaged file fails in many ways
             raise self.not_resumable(error) from error
