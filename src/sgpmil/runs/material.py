@@ -289,9 +289,7 @@ def _is_synthetic(material: RunMaterial) -> bool:
     recorded = None if material.run is None else material.run.data.get("labels")
     if recorded is not None:
         files.append(Path(recorded))
-    return any(
-        os.path.exists(folder / _PHANTOMS) for file in files for folder in file.parents[:2]
-    )
+    return any(os.path.exists(folder / _PHANTOMS) for file in files for folder in file.parents[:2])
 
 
 def _bag_sizes(material: RunMaterial) -> dict[str, int]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path
+from sgpmil.bags.files import atomic_path, regular_file
 from sgpmil.bags.tables import sheet_text
-from sgpmil.errors import ExplanationError
+from sgpmil.errors import ExplanationError, reason_of
 from sgpmil.explanation.prototypes.similarity import SimilarityMeasure, SlidePrototypes
 
 PALETTE = (
@@ -313,7 +313,7 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
         ExplanationError: It is missing, damaged, or something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with np.load(regular_file(path), allow_pickle=False) as content:
             found = json.loads(str(content["summary"]))
             ends = np.cumsum(list(found["slides"].values()))[:-1]
             assigned = np.split(content["assigned"], ends)
@@ -332,10 +332,10 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
             nucleus_types=tuple(found["nucleus_types"]),
             missing=tuple(found["missing"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise ExplanationError(
-            f"Expected the prototypes of a fold in {path}, but they cannot be read ({error}). "
-            "Write them again with `overwrite=True`."
+            f"Expected the prototypes of a fold in {path}, but they cannot be read "
+            f"({reason_of(error)}). Write them again with `overwrite=True`."
         ) from error
 
 
