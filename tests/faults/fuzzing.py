@@ -118,10 +118,30 @@ def change_value(content: Any, rng: np.random.Generator) -> Any:
     return hostile(rng)
 
 
+def change_leaf(content: Any, rng: np.random.Generator) -> Any:
+    """Replace one value that holds no others, each as likely, by a hostile one."""
+
+    def places(value: Any) -> list[tuple[Any, ...]]:
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(key, places(v) if isinstance(v, dict | list) else [()]) for key, v in inner]
+        return [(key, *rest) for key, found in parts for rest in found]
+
+    found = places(content) if isinstance(content, dict | list) else []
+    if not found:
+        return hostile(rng)
+    *way, last = found[int(rng.integers(len(found)))]
+    inner = content
+    for key in way:
+        inner = inner[key]
+    inner[last] = hostile(rng)
+    return content
+
+
 def change_json(path: Path, rng: np.random.Generator) -> None:
     content = json.loads(path.read_text())
+    change = change_leaf if rng.random() < 0.5 else change_value
     for _ in range(int(rng.integers(1, 3))):
-        content = change_value(content, rng)
+        content = change(content, rng)
     path.write_text(json.dumps(content), encoding="utf-8", errors="surrogatepass")
 
 
@@ -612,10 +632,7 @@ def _run(name: str) -> Callable[[Path], Path]:
         from tests.faults.commands import run_command, write_run
 
         write_run(folder)
-        content = json.loads((folder / "run" / "run.json").read_text())
-        content["data"] |= {"folder": "features", "labels": "labels.csv", "case_column": "case_id"}
-        (folder / "run" / "run.json").write_text(json.dumps(content))
-        sources = {"slides": ".", "annotations": str(folder / "nothing"), "nuclei": "."}
+        sources = dict.fromkeys(("slides", "annotations", "nuclei"), str(folder / "gone"))
         (folder / "run" / "sources.json").write_text(json.dumps(sources))
         if name.startswith("exported"):
             run_command(["export", folder / "run", "--to", folder / "exported"])

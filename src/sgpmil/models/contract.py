@@ -80,7 +80,8 @@ class ModelSettings:
         for one in fields(self):
             value = getattr(self, one.name)
             most = _MOST_WORK if one.name in _WORK else _LARGEST
-            if isinstance(value, int) and value > most:
+            whole = int if one.name not in _WORK else int | float
+            if isinstance(value, whole) and value > most:
                 raise SettingsError(
                     f"Expected {one.name} of at most {most:,}, but got {reprlib.repr(value)}."
                 )
