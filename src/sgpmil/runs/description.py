@@ -148,12 +148,15 @@ def read_description(folder: Path) -> dict[str, Any]:
 def _check_kinds(description: Mapping[str, Any]) -> None:
     for place, kind in _KINDS.items():
         section, _, name = place.rpartition(".")
-        value = (description.get(section, {}) if section else description).get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        holder = description
+        for part in filter(None, section.split(".")):
+            holder = holder.get(part, {})
+        # An older run did not record everything, and not all of it is known of every run.
+        value = holder.get(name) if kind in (str, int) else holder.get(name, kind())
+        if value is None and kind in (str, int):
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
             raise TypeError(f"{place} is no {kind.__name__}")
-    for name in ("settings", "data", "versions"):
-        if name in description and description[name] is None:
-            raise TypeError(f"{name} is no dict")
     if not all(isinstance(version, str) for version in description.get("versions", {}).values()):
         raise TypeError("versions are no texts")
     folds = description["folds"]
