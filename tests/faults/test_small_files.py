@@ -130,7 +130,7 @@ def test_nuclei_in_a_pipe_are_named_at_once_and_at_every_later_time(place):
     for number in range(12):
         os.mkfifo(place / "nuclei" / f"s{number}.json")
     for words in (["--nuclei", place / "nuclei"], []):
-        ended = run_command([*explain(place), *words])
+        ended = run_command([*explain(place), "--overwrite", *words])
         assert ended.code == 0, ended.said  # all but the prototypes is explained
         assert "no regular file" in ended.said
         assert str(place / "nuclei") in ended.said
