@@ -888,7 +888,8 @@ def make_input(chosen: Format, template: Path, folder: Path, seed: int) -> Path:
     path = folder / (template / "path").read_text()
     rng = np.random.default_rng([seed, FORMATS.index(chosen)])
     kind = rng.random()
-    if kind < _PIPES:
+    # In a folder of bags, a pipe is none of them; the labels name the slide that is missing.
+    if kind < _PIPES and not chosen.name.startswith(("bag ", "store features", "store index")):
         make_pipe(path)
     elif chosen.change is change_json and kind < _PIPES + _NESTED:
         nest(path, rng)

@@ -167,6 +167,16 @@ def test_verdicts_in_a_pipe_are_refused(tmp_path):
         Reviews(tmp_path / "reviews.sqlite", read_only=True).all()
 
 
+def test_a_store_whose_coordinates_are_a_pipe_is_refused(place):
+    store = place / "store"
+    words = ["pack", place / "features", store, "--labels", place / "labels.csv"]
+    assert checked(words)[0] == 0
+    replaced_by_a_pipe(store / "coords.npy")
+    code, said = checked(["inspect", store])
+    assert code == 2
+    assert str(store / "coords.npy") in said
+
+
 def test_small_files_are_read_with_limits(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"\xef\xbb\xbf[1]")
