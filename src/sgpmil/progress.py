@@ -208,10 +208,11 @@ def progress_bar(
         ...     bar.count
         '1 of 2'
     """
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True, quiet=not show)
+    from sgpmil.terminal import HarmlessConsole
+
+    console = HarmlessConsole(stderr=True, quiet=not show)
     bar = ProgressBar(console, text, total, unit, num_done=num_done, may_end_early=may_end_early)
     if not is_live(console):
         yield bar

@@ -29,8 +29,26 @@ MOST_SECONDS = 120
 """Seconds after which an input counts as a hang; the slowest takes a few on a busy machine."""
 MOST_MEMORY = 2 * 2**30
 
+_PIPES, _NESTED = 0.03, 0.07
+"""Shares of inputs that are a pipe, and of JSON that is nested deeply."""
+
 HOSTILE = (
-    *(None, True, -1, 0, 2**31, 2**63, 10**30, 1.5, -0.0, 1e308, float("inf"), float("nan")),
+    *(
+        None,
+        True,
+        -1,
+        0,
+        10**8,
+        2**31,
+        2**63,
+        2**70,
+        10**30,
+        1.5,
+        -0.0,
+        1e308,
+        float("inf"),
+        float("nan"),
+    ),
     *("", " ", "\x00", "../../x", "/etc/passwd", "=1+1", "a" * 5000, "\ud800", "[/red]", "𝕏"),
     *([], {}, [[]], [None], {"a": {"a": {}}}, [1e308] * 3, "2020-13-45", "NaN", "1e400"),
 )
@@ -45,7 +63,7 @@ class Format:
     write: Callable[[Path], Path]
     attempt: Callable[[Path], None]
     change: Callable[[Path, np.random.Generator], None] | None = None
-    """A mutator that knows the format; bytes are changed in half of the inputs all the same."""
+    """A mutator that knows the format; the bytes of many inputs are changed all the same."""
 
 
 # -- mutators ---------------------------------------------------------------------------------
@@ -101,11 +119,60 @@ def change_value(content: Any, rng: np.random.Generator) -> Any:
     return hostile(rng)
 
 
+def change_leaf(content: Any, rng: np.random.Generator) -> Any:
+    """Replace one value that holds no others, each as likely, by a hostile one."""
+
+    def places(value: Any) -> list[tuple[Any, ...]]:
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(key, places(v) if isinstance(v, dict | list) else [()]) for key, v in inner]
+        return [(key, *rest) for key, found in parts for rest in found]
+
+    found = places(content) if isinstance(content, dict | list) else []
+    if not found:
+        return hostile(rng)
+    *way, last = found[int(rng.integers(len(found)))]
+    inner = content
+    for key in way:
+        inner = inner[key]
+    inner[last] = hostile(rng)
+    return content
+
+
 def change_json(path: Path, rng: np.random.Generator) -> None:
     content = json.loads(path.read_text())
+    change = change_leaf if rng.random() < 0.5 else change_value
     for _ in range(int(rng.integers(1, 3))):
-        content = change_value(content, rng)
+        content = change(content, rng)
     path.write_text(json.dumps(content), encoding="utf-8", errors="surrogatepass")
+
+
+def nest(path: Path, rng: np.random.Generator) -> None:
+    """Put lists and objects into each other, as the whole of a JSON text or in place of a value."""
+    depth = int(rng.choice((70, 900, 200_000)))
+    start, end = (("[", "]"), ('{"a":', "}"))[int(rng.integers(2))]
+    nested = start * depth + "1" + end * depth
+    if rng.random() < 0.5:
+        path.write_text(nested if rng.random() < 0.5 else start * depth)
+        return
+    marked = json.dumps(_with_mark(json.loads(path.read_text()), rng))
+    path.write_text(marked.replace(json.dumps(_MARK), nested))
+
+
+_MARK = "a value to replace"
+
+
+def _with_mark(content: Any, rng: np.random.Generator) -> Any:
+    if isinstance(content, dict) and content:
+        key = sorted(content)[int(rng.integers(len(content)))]
+        return {**content, key: _with_mark(content[key], rng)}
+    if isinstance(content, list) and content and rng.random() < 0.5:
+        return [_with_mark(content[0], rng), *content[1:]]
+    return _MARK
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def change_yaml(path: Path, rng: np.random.Generator) -> None:
@@ -644,6 +711,101 @@ def _read_run(path: Path) -> None:
     _ = (run.unfinished, run.model, run.provenance, run.splits, run.unused_slides)
 
 
+def _run(name: str) -> Callable[[Path], Path]:
+    """Return a writer of a run of two folds with all that its commands need."""
+
+    def write(folder: Path) -> Path:
+        from tests.faults.commands import run_command, write_run
+
+        write_run(folder)
+        sources = dict.fromkeys(("slides", "annotations", "nuclei"), str(folder / "gone"))
+        (folder / "run" / "sources.json").write_text(json.dumps(sources))
+        if name.startswith("exported"):
+            run_command(["export", folder / "run", "--to", folder / "exported"])
+        return folder / name
+
+    return write
+
+
+def _use_run(path: Path) -> None:
+    """Use a run in all commands that read it; without the pictures, which take long."""
+    from sgpmil.report.pages.provenance import environment_section, settings_section, train_command
+    from sgpmil.runs.material import MaterialOptions, run_facts
+
+    folder = next(place for place in path.parents if place.name == "run").parent
+    run = folder / "run"
+    _use_command("evaluate", run, "--bootstrap", 0)
+    _use_command("predict", run, folder / "features", "--out", folder / "p")
+    _use_command("predict", run / "fold-0", folder / "features", "--out", folder / "q")
+    _use_command("lipschitz", run)
+    _use_command("export", run, "--to", folder / "x")
+    material = MaterialOptions(run=run).read_material()
+    run_facts(material)
+    assert material.run is not None
+    train_command(material.run, material.target)
+    environment_section(material)
+    settings_section(material)
+
+
+def _use_command(*words: object) -> None:
+    """Run a command; what it refuses is an error."""
+    from tests.faults.commands import run_command
+
+    ended = run_command(words)
+    assert not {chr(27), chr(0)} & set(ended.said), "a command to the terminal"
+    if ended.code:
+        raise SgpmilError(ended.said.strip())
+
+
+def _use_exported(path: Path) -> None:
+    place = path.parents[1]
+    _use_command("predict", path.parent, place / "features", "--out", place / "p")
+
+
+def _explain(path: Path) -> None:
+    place = path.parents[1]
+    chosen = ("--most", 1, "--fold", 0, "--score", "attention", "--out", place / "e")
+    _use_command("explain", place / "run", *chosen)
+
+
+def _read_curves(path: Path) -> None:
+    from sgpmil.training.fold_files import FoldFiles
+
+    files = FoldFiles(path.parent, 0)
+    files.start_metrics(2)
+    files.add_metrics(dict.fromkeys(path.read_text().splitlines()[0].split(","), 2))
+
+
+def _nuclei(kind: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        cells = [
+            {"centroid": [8.0 * i, 5.0], "type": 1 + i % 3, "bbox": [[0, 0]]} for i in range(6)
+        ]
+        ring = [[0, 0], [8, 0], [8, 8], [0, 8], [0, 0]]
+        content = {
+            "hovernet": {"mag": 40, "nuc": dict(zip("123456", cells, strict=True))},
+            "cellvit": {"type_map": {"1": "Neoplastic"}, "cells": cells},
+            "geojson": [
+                {
+                    "type": "Feature",
+                    "geometry": {"type": "Polygon", "coordinates": [ring]},
+                    "properties": {"classification": {"name": "Neoplastic"}},
+                }
+            ],
+        }[kind]
+        (folder / "s1.json").write_text(json.dumps(content))
+        return folder / "s1.json"
+
+    return write
+
+
+def _read_nuclei(path: Path) -> None:
+    from sgpmil.explanation.prototypes.nuclei import nuclei_in_patches, read_nuclei
+
+    nuclei = read_nuclei(path, magnification=40.0)
+    nuclei_in_patches(nuclei, 256 * np.arange(10).reshape(5, 2), 256)
+
+
 # -- annotations and slides --------------------------------------------------------------------
 
 
@@ -779,6 +941,19 @@ FORMATS = (
     Format("slide ome", _slide("a.ome.tiff"), _read_slide, change_tiff),
     Format("slide png", _slide("a.png"), _read_slide),
     Format("slide jpg", _slide("a.jpg"), _read_slide),
+    *(
+        Format(f"run's {Path(name).name}", _run(f"run/{name}"), _use_run, change_json)
+        for name in ("run.json", "slides.json", "sources.json", "fold-0/checkpoint.json")
+    ),
+    Format("run's metrics.csv", _run("run/fold-0/metrics.csv"), _read_curves, change_text),
+    *(
+        Format(f"exported {name}", _run(f"exported/{name}"), _use_exported, change_json)
+        for name in ("config.json", "slides.json")
+    ),
+    *(
+        Format(f"nuclei {kind}", _nuclei(kind), _read_nuclei, change_json)
+        for kind in ("hovernet", "cellvit", "geojson")
+    ),
 )
 
 
@@ -804,7 +979,13 @@ def make_input(chosen: Format, template: Path, folder: Path, seed: int) -> Path:
     shutil.copytree(template / "files", folder)
     path = folder / (template / "path").read_text()
     rng = np.random.default_rng([seed, FORMATS.index(chosen)])
-    if chosen.change is None or rng.random() < 0.5:
+    kind = rng.random()
+    # In a folder of bags, a pipe is none of them; the labels name the slide that is missing.
+    if kind < _PIPES and not chosen.name.startswith(("bag ", "store features", "store index")):
+        make_pipe(path)
+    elif chosen.change is change_json and kind < _PIPES + _NESTED:
+        nest(path, rng)
+    elif chosen.change is None or rng.random() < 0.4:
         change_bytes(path, rng)
     else:
         chosen.change(path, rng)

@@ -108,7 +108,7 @@ class FeatureOrigin:
                 tuple(map(float, content.get("magnifications", ()))),
                 tuple(map(int, content.get("patch_sizes", ()))),
             )
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return FeatureOrigin()
 
 

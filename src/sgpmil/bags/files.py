@@ -1,17 +1,21 @@
-"""Names of files, files that are written whole or not at all, and digests of their content."""
+"""Files: their names and digests, small ones read with limits, all written whole or not at all."""
 
+import errno
 import glob
 import hashlib
+import json
 import os
 import platform
 import re
 import shutil
+import stat
 import unicodedata
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from sgpmil.errors import SgpmilError
@@ -23,6 +27,10 @@ _OWNER = re.compile(r"\.(?P<system>[0-9a-f]{6})-(?P<process>[0-9]+)\.[0-9a-f]{8}
 
 _LONGEST_NAME = 200
 """Bytes of a file name without suffix: systems allow 255 for the whole of it."""
+_MOST_TEXT = 2**26
+"""Bytes of the largest text that is read whole, unless its reader expects more: 64 MiB."""
+_DEEPEST = 64
+"""Levels of lists and objects in each other; files of this package and of others have a few."""
 _UNSAFE = re.compile(r"""[\x00-\x1f\x7f"%*/:<>?\\|]|^\.|[. ]$""")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9\xb9\xb2\xb3]|lpt[0-9\xb9\xb2\xb3])(\..*)?", re.I)
 """Names that Windows keeps for devices, whatever their suffix."""
@@ -119,6 +127,72 @@ def _encoded(identifier: str) -> str:
 
 def _escaped(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def regular_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, and of nothing that would never end, such as a pipe.
+
+    Raises:
+        OSError: There is nothing, or a folder.
+        ValueError: It is no regular file.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise ValueError("a pipe or device, which is no regular file")
+    return Path(path)
+
+
+def read_text(path: Path, *, most_bytes: int = _MOST_TEXT) -> str:
+    """Read a text file, as UTF-8 with or without a mark.
+
+    Args:
+        path: The file.
+        most_bytes: Size from which it is refused.
+
+    Raises:
+        OSError: There is none, or the system cannot read it.
+        ValueError: It is no regular file, too large, or no text.
+    """
+    with regular_file(path).open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"more than {most_bytes:,} bytes")
+    return content.decode("utf-8-sig")
+
+
+def read_json(path: Path, *, most_bytes: int = _MOST_TEXT) -> Any:
+    """Read a JSON file.
+
+    Whatever is wrong with the file, it is one of two errors: a caller that catches both, and says
+    what the file should be, has caught all.
+
+    Args:
+        path: The file.
+        most_bytes: Size from which it is refused.
+
+    Raises:
+        OSError: There is none, or the system cannot read it.
+        ValueError: It is no regular file, too large, no JSON, or nested too deeply.
+    """
+    try:
+        content = json.loads(read_text(path, most_bytes=most_bytes))
+    except RecursionError as error:
+        raise ValueError("content that is nested too deeply") from error
+    level, depth = [content], 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError("content that is nested too deeply")
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return content
 
 
 def content_digest(path: Path) -> str:
@@ -243,10 +317,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
+    """Write a text file whole or not at all; what no text has, damaged names hold, is escaped.
 
     Raises:
         OSError: The file cannot be written; then nothing is left behind.
     """
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
+    # Not text mode: a character that cannot be encoded would end in another error.
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", errors="backslashreplace"))

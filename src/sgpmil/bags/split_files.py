@@ -9,14 +9,13 @@ STAMP           `splits.json` with lists of patients
 ==============  ==================================================================
 """
 
-import json
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.labels import LabelTable, clean_slide_id, find_column
 from sgpmil.bags.splits import Fold
 from sgpmil.bags.tables import TextTable, listed, read_table, sheet_text
@@ -173,7 +172,7 @@ def _read_stamp(path: Path, table: LabelTable | None) -> tuple[Fold, ...]:
             "the table of labels."
         )
     try:
-        splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
+        splits = read_json(path)["splits"]
         patients = [
             {p: [str(v) for v in _patients(split, p)] for p in ("train", "val", "test")}
             for split in splits

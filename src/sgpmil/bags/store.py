@@ -33,6 +33,7 @@ from torch import Tensor
 
 from sgpmil.bags.bag import Bag, BagBatch
 from sgpmil.bags.dataset import BagDataset
+from sgpmil.bags.files import regular_file
 from sgpmil.bags.readers.raw import BagHeader
 from sgpmil.bags.readers.stored_values import FARTHEST
 from sgpmil.bags.sources import find_slide
@@ -314,7 +315,7 @@ class PackedStore:
         path = self.path / f"{name}.npy"
         with damage_as(BagError, "a whole array", path, "Pack the bags again."):
             # Copy-on-write: torch warns of memory that it must not write to. Nobody writes.
-            array = np.load(path, mmap_mode="c", allow_pickle=False)
+            array = np.load(regular_file(path), mmap_mode="c", allow_pickle=False)
         expected = (self.index.num_rows, *row)
         if array.shape != expected or array.dtype != np.dtype(dtype):
             raise BagError(

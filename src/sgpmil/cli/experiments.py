@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -63,6 +62,7 @@ from sgpmil.experiments.uncertainty_table import (
     write_tables,
 )
 from sgpmil.notebook import counted
+from sgpmil.terminal import HarmlessConsole
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Compare models on real data sets."
@@ -378,7 +378,7 @@ _DISPENSABLE = ("parameters", "worst AUC", "NLL", "balanced accuracy", "s/epoch"
 def _print_fitting(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whole, or on a narrow terminal without the columns that matter least."""
     # A file or a pipe has no width to keep to.
-    place = console if console.is_terminal else Console(width=_WIDEST, markup=False)
+    place = console if console.is_terminal else HarmlessConsole(width=_WIDEST, markup=False)
     shown = list(header)
     for column in (None, *_DISPENSABLE):
         shown = [name for name in shown if name != column]

@@ -8,7 +8,6 @@ it runs, so that ``sgpmil --help`` answers at once.
 import errno
 import os
 import sys
-import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -192,10 +191,10 @@ def _stop(text: str, code: int) -> None:
 
 
 def _say(text: str, style: str | None = None) -> None:
-    from rich.console import Console
+    from sgpmil.terminal import HarmlessConsole
 
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(_harmless(text), style=style, markup=False, highlight=False)
+    console = HarmlessConsole(stderr=True, soft_wrap=True)
+    console.print(text, style=style, markup=False, highlight=False)
 
 
 def _show_warning(
@@ -209,12 +208,6 @@ def _show_warning(
     """Print our warnings as sentences; leave out the libraries' own."""
     del lineno, file, line
     if "sgpmil" in Path(filename).parts or category.__module__.startswith("sgpmil"):
-        typer.secho(_harmless(as_flags(f"Warning: {message}")), fg="yellow", err=True)
+        from sgpmil.terminal import harmless
 
-
-def _harmless(text: str) -> str:
-    """Show control characters, which files may hold, instead of obeying them in a terminal."""
-    return "".join(
-        sign if sign == "\n" or unicodedata.category(sign) not in ("Cc", "Cs") else repr(sign)[1:-1]
-        for sign in text
-    )
+        typer.secho(harmless(as_flags(f"Warning: {message}")), fg="yellow", err=True)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from sgpmil.evaluation.metrics import METRICS
@@ -14,12 +13,13 @@ from sgpmil.models import BUILT_IN
 from sgpmil.options import as_flags
 from sgpmil.runs.material import RunMaterial
 from sgpmil.runs.results import Results
+from sgpmil.terminal import HarmlessConsole
 
 MODEL_NAMES = f"{', '.join(BUILT_IN)}, or a plug-in's"
 """Names of the models of this package."""
 
 
-class _ShellConsole(Console):
+class _ShellConsole(HarmlessConsole):
     """A console that names options as flags."""
 
     def print(self, *objects: Any, **how: Any) -> None:

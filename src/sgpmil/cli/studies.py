@@ -51,6 +51,7 @@ from sgpmil.experiments.study import FiledJob
 from sgpmil.experiments.uncertainty_study import parse_seeds
 from sgpmil.notebook import counted
 from sgpmil.options import as_flags
+from sgpmil.terminal import harmless
 
 _PRINTED = ("auc", "ace", "nll", "attention_auc", "best_auc")
 
@@ -264,5 +265,5 @@ def report_errors(errors: Mapping[str, str]) -> None:
         return
     typer.echo(f"{len(errors)} failed; run the command again to retry:", err=True)
     for job, error in errors.items():
-        typer.echo(as_flags(f"  {job}: {error}"), err=True)
+        typer.echo(harmless(as_flags(f"  {job}: {error}")), err=True)
     raise typer.Exit(1)

@@ -6,7 +6,7 @@ again, and two tables of the same names but other data are told apart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -88,16 +88,18 @@ class PredictionProvenance:
     def from_json(content: Any) -> "PredictionProvenance | None":
         """Read what `to_json` gave; None where it is not provenance.
 
-        Entries of a later version that this one does not know are left out.
+        Entries of a later version that this one does not know are left out, and damaged ones.
         """
         if not isinstance(content, Mapping):
             return None
-        known = {one.name for one in fields(PredictionProvenance)}
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content.items()
-            if name in known
-        }
+        values: dict[str, Any] = {}
+        for one in fields(PredictionProvenance):
+            value = content.get(one.name)
+            usual: Any = {} if one.default is MISSING else one.default
+            if isinstance(usual, tuple) and isinstance(value, list):
+                values[one.name] = tuple(entry for entry in value if isinstance(entry, str))
+            elif isinstance(value, int if usual is None else type(usual)):
+                values[one.name] = value
         return PredictionProvenance(**values)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.errors import RunFolderError, SettingsError
 
 
@@ -102,7 +102,7 @@ class StudyPlan:
     def read(out: Path) -> "StudyPlan":
         """Read the plan of a folder; without a file, the plan is empty."""
         try:
-            content = json.loads((out / StudyPlan.FILE).read_text(encoding="utf-8"))
+            content = read_json(out / StudyPlan.FILE)
             return StudyPlan(tuple(content["jobs"]), dict(content["conditions"]))
         except (OSError, ValueError, KeyError, TypeError):
             return StudyPlan()
@@ -165,7 +165,7 @@ def unfinished(files: Sequence[JobFile], out: Path, overwrite: bool) -> list[Job
 def read_result(path: Path) -> dict[str, Any] | None:
     """Read a job's file; None where it is missing or damaged, so that the job runs again."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return None
     whole = isinstance(content, dict) and {"status", "settings"} <= content.keys()

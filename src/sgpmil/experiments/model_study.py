@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.reading import read_bags
 from sgpmil.bags.split_files import read_splits
 from sgpmil.bags.splits import Fold
@@ -343,7 +343,7 @@ def _seconds_per_epoch(job: Job, train: BagDataset) -> float:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -10,14 +10,13 @@ since runs that share folds or test bags are not independent of one another.
 """
 
 import io
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.tables import SheetWriter
 from sgpmil.evaluation.metrics import get_metric
 from sgpmil.evaluation.prediction import CLASS_SCORES
@@ -151,7 +150,7 @@ def _row(
 
 def _read_timing(out: Path) -> dict[str, dict[str, float | None]]:
     try:
-        content = json.loads((out / TIMING_FILE).read_text(encoding="utf-8"))
+        content = read_json(out / TIMING_FILE)
         return {
             data_set: {model: found["seconds_per_epoch"] for model, found in models.items()}
             for data_set, models in content.items()

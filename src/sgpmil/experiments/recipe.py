@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from sgpmil.bags.files import regular_file
 from sgpmil.errors import SettingsError, damage_as, reason_of
 from sgpmil.models.registry import list_models, resolve_settings
 from sgpmil.training.settings import TrainingSettings, training_base
@@ -251,6 +252,8 @@ def read_yaml(path: Traversable, what: str) -> Any:
     """
     with damage_as(SettingsError, f"{what} as YAML", path, "Correct the file."):
         try:
+            if isinstance(path, Path):
+                regular_file(path)
             with path.open("rb") as file:
                 text = file.read(4 * LONGEST + 1)  # a character has up to four bytes
         except FileNotFoundError as error:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SgpmilError
 from sgpmil.evaluation.metrics import METRICS
@@ -105,8 +105,8 @@ class _Judge(Callback):
         self.report = report
         self.loss = math.inf
         self._losses: list[float] = []
-        with suppress(OSError, ValueError):
-            self._losses = json.loads(path.read_text())
+        with suppress(OSError, ValueError, TypeError):
+            self._losses = list(map(float, read_json(path)))
 
     def on_epoch_end(self, progress: FitProgress) -> None:
         """Measure, keep and report."""

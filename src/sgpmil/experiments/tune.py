@@ -17,9 +17,15 @@ from typing import Any
 import yaml
 
 from sgpmil.bags.dataset import BagDataset
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.splits import Fold
-from sgpmil.errors import RunFolderError, SettingsError, SplitError, TrainingError
+from sgpmil.errors import (
+    RunFolderError,
+    SettingsError,
+    SplitError,
+    TrainingError,
+    damage_as,
+)
 from sgpmil.evaluation.metrics import SLIDE_METRICS, Metric
 from sgpmil.experiments.recipe import (
     Recipe,
@@ -307,7 +313,9 @@ def _open(options: TuneOptions, description: Mapping[str, Any]) -> None:
     """Begin or continue the search of a folder."""
     out, file = options.out, options.out / _DESCRIPTION
     if file.exists() and options.resume:
-        before = json.loads(file.read_text(encoding="utf-8"))
+        advice = "Begin a new search in another folder (`out`), or replace it."
+        with damage_as(RunFolderError, "the description of a search", file, advice):
+            before = dict(read_json(file))
         other = [
             name
             for name, value in description.items()

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sgpmil.bags.files import file_name, remove_leftovers, write_text
+from sgpmil.bags.files import file_name, read_json, remove_leftovers, write_text
 from sgpmil.errors import ExplanationError
 from sgpmil.evaluation.prediction import SCORES
 from sgpmil.evaluation.prediction_table import PredictionTable
@@ -167,7 +167,7 @@ def predictions_digest(tables: Iterable[PredictionTable]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -175,7 +175,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 def _refuse_others(path: Path, wanted: Mapping[str, Any]) -> None:
     try:
-        found = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        found = read_json(path / _RECORD)
         differing = [name for name in wanted if found.get(name) != wanted[name]]
     except (OSError, ValueError, AttributeError) as error:
         raise ExplanationError(

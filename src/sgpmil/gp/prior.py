@@ -59,7 +59,9 @@ def build_kernel(kernel: str | gpk.Kernel) -> gpk.Kernel:
             f"Expected kernel to be one of {', '.join(KERNELS)} or a GPyTorch kernel, "
             f"but got '{kernel}'."
         )
-    return KERNELS[kernel]()
+    # Its constraints are compared when they are made, also where a model is built on meta.
+    with torch.device("cpu"):
+        return KERNELS[kernel]()
 
 
 @torch.no_grad()
@@ -67,7 +69,8 @@ def set_lengthscale(kernel: gpk.Kernel, value: float) -> None:
     """Set every lengthscale of a kernel."""
     for part in kernel.modules():
         if isinstance(part, gpk.Kernel) and part.has_lengthscale:
-            part.lengthscale = value
+            with torch.device("cpu"):
+                part.lengthscale = value
 
 
 @torch.no_grad()
@@ -75,7 +78,8 @@ def set_outputscale(kernel: gpk.Kernel, value: float) -> None:
     """Set every scale $s$ of a kernel."""
     for part in kernel.modules():
         if isinstance(part, gpk.ScaleKernel):
-            part.outputscale = value
+            with torch.device("cpu"):
+                part.outputscale = value
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sgpmil.bags.feature_origin import FeatureOrigin
-from sgpmil.bags.files import atomic_path, write_text
+from sgpmil.bags.files import atomic_path, read_json, regular_file, write_text
 from sgpmil.bags.target import ClassTarget, Target, read_target
 from sgpmil.errors import CheckpointError, SettingsError, SgpmilError, damage_as, reason_of
 from sgpmil.models.contract import MILModel
@@ -107,7 +107,9 @@ class CheckpointInfo:
                 raise TypeError(f"{name} is no {kind.__name__}")
         values["target"] = read_target(values)
         values.pop("class_names", None)  # of the first version
-        values["shares"] = ClassShares.from_json(values.get("shares"))
+        shares = values["shares"] = ClassShares.from_json(values.get("shares"))
+        if shares is not None and len(shares.training) != values["target"].num_outputs:
+            raise ValueError("its class shares are not of its classes")
         return CheckpointInfo(**values)
 
     def build(
@@ -140,8 +142,13 @@ class CheckpointInfo:
             )
         advice = "Restore the checkpoint, or train again."
         with damage_as(CheckpointError, f"settings of a {self.model}", place, advice):
-            self._refuse_giant(state, model, values, place)
-            network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
+            try:
+                self._refuse_giant(state, model, values, place)
+                network = build_model(model, in_dim=self.in_dim, target=self.target, **values)
+            except SettingsError as error:
+                if settings:  # those that the caller gave may be the impossible ones
+                    raise
+                raise CheckpointError(f"{error} It stands in {place}. {advice}") from error
         network.shares = self.shares
         network.origin = self.origin
         dtype = next((v.dtype for v in state.values() if v.is_floating_point()), torch.float32)
@@ -231,7 +238,7 @@ def load_model(
     """
     weights, description = _paths(path)
     try:
-        content = json.loads(description.read_text())
+        content = read_json(description)
         version = int(content.pop("format_version"))
         info = CheckpointInfo.from_json(content)
     except FileNotFoundError as error:
@@ -247,7 +254,7 @@ def load_model(
             f"{FORMAT_VERSION}. Upgrade sgpmil."
         )
     try:
-        state = load_file(weights)
+        state = load_file(regular_file(weights))
     except Exception as error:  # likewise
         raise unfit_weights(info.model, weights, error) from error
     return info.build(state, weights, model=model, **settings), info
@@ -270,7 +277,7 @@ def read_shares(path: Path | str) -> ClassShares | None:
     """Read the class shares of a checkpoint without its weights; None where it has none."""
     _, description = _paths(path)
     try:
-        return ClassShares.from_json(json.loads(description.read_text()).get("shares"))
+        return ClassShares.from_json(read_json(description).get("shares"))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 

@@ -1,8 +1,9 @@
 """Contract of all models: settings, output, loss, and the class that a model derives from."""
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -22,6 +23,12 @@ from sgpmil.models.prevalence import ClassShares, Prevalence, prior_shift
 from sgpmil.notebook import counted, html_table, shortened
 from sgpmil.shapes import Float, Int
 
+_WORK = ("num_samples", "num_train_samples", "prediction_samples", "pinv_iterations")
+"""Settings that multiply the work and have no weights: a small file may claim any number."""
+_MOST_WORK = 2**16
+"""Four times as many samples as SGPMIL ever draws by itself."""
+_LARGEST = 2**53
+"""Largest whole number of any other setting, such as a seed."""
 _BAGS_OF_ONE = 4096
 """Bags of one instance that pass a model together."""
 
@@ -70,6 +77,14 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         self.check_choice("encoder", tuple(ENCODERS))
+        for one in fields(self):
+            value = getattr(self, one.name)
+            most = _MOST_WORK if one.name in _WORK else _LARGEST
+            whole = int if one.name not in _WORK else int | float
+            if isinstance(value, whole) and value > most:
+                raise SettingsError(
+                    f"Expected {one.name} of at most {most:,}, but got {reprlib.repr(value)}."
+                )
 
     def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         """Refuse a value that is not among the choices."""

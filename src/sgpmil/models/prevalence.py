@@ -102,10 +102,20 @@ class ClassShares:
 
     @staticmethod
     def from_json(content: Mapping[str, Any] | None) -> "ClassShares | None":
-        """Read what `to_json` gave; None where a checkpoint does not have it."""
+        """Read what `to_json` gave; None where a checkpoint does not have it.
+
+        Raises:
+            ValueError: They are not shares of the same classes; likewise TypeError and
+                AttributeError.
+        """
         if content is None:
             return None
-        return ClassShares(**{name: tuple(map(float, part)) for name, part in content.items()})
+        parts = {name: tuple(map(float, part)) for name, part in content.items()}
+        if len({len(part) for part in parts.values()}) > 1:
+            raise ValueError("its class shares are of different numbers of classes")
+        if not all(0 <= share <= 1 for part in parts.values() for share in part):
+            raise ValueError("a class share is not from 0 to 1")
+        return ClassShares(**parts)
 
 
 def prior_shift(

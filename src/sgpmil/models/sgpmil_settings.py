@@ -11,6 +11,9 @@ from sgpmil.models.contract import ModelSettings
 from sgpmil.models.likelihood import LIKELIHOODS, Likelihood
 from sgpmil.models.pooling import POOLINGS, Pooling
 
+_MOST_ROUNDS = 1024
+"""Times that samples are drawn one after another in prediction, before they are doubled."""
+
 LengthscaleStart = Literal["log2", "cube", "median", "unit"]
 
 
@@ -124,6 +127,11 @@ class SGPMILSettings(ModelSettings):
         self.check_at_least(0, "mean_scale", "kl_factor", "noise_seed", "preserved_dim")
         self.check_at_least(0, "preserved_weight", "prediction_samples", "classifier_kl")
         self.check_at_least(0, "prediction_error")
+        if self.prediction_samples > _MOST_ROUNDS * self.num_samples:
+            raise SettingsError(
+                f"Expected prediction_samples of at most {_MOST_ROUNDS} times num_samples, which "
+                f"are drawn at once, but got {self.prediction_samples} and {self.num_samples}."
+            )
         self.check_dropout("feature_dropout")
         for name in _POSITIVE:
             value = getattr(self, name)

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.errors import SettingsError, SlideError
 from sgpmil.options import Options
 from sgpmil.phantoms.pyramid_file import PACKAGES, write_phantom
@@ -182,7 +182,7 @@ def _read(folder: Path) -> PhantomRecord | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         settings = content.pop("settings")
         settings["size"] = tuple(settings["size"])
         return PhantomRecord(settings=PhantomSettings(**settings), **content)

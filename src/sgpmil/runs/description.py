@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sgpmil.bags.files import name_fault, write_text
+from sgpmil.bags.files import name_fault, read_json, write_text
 from sgpmil.bags.tables import listed
 from sgpmil.errors import RunFolderError, reason_of
 
@@ -21,6 +21,26 @@ FORMAT = 1
 _FILE = "run.json"
 _BEFORE: Mapping[str, Any] = {"model_settings.hidden_dims": []}
 """Values of settings that a run does not hold, because it was made before there were such."""
+
+_KINDS: Mapping[str, type] = {
+    "folds": list,
+    "settings": dict,
+    "data": dict,
+    "versions": dict,
+    **dict.fromkeys(("created", "python", "git_commit"), str),
+    **dict.fromkeys(("settings.training", "settings.model_settings"), dict),
+    **dict.fromkeys(("settings.model", "settings.data_fingerprint"), str),
+    "settings.splits_fingerprint": str,
+    **{
+        f"data.{name}": str
+        for name in (
+            *("folder", "labels", "slide_table"),
+            *("slide_column", "label_column", "case_column"),
+        )
+    },
+    "settings.training.seed": int,
+}
+"""Kinds of the values of a description that is not damaged, where they are there."""
 
 _PACKAGES = ("sgpmil", "torch", "gpytorch", "lightning-fabric", "numpy", "scikit-learn")
 
@@ -69,7 +89,7 @@ def is_run(path: Path | str) -> bool:
     """Return whether a folder is a run, whose description may be damaged."""
     file = Path(path) / _FILE
     try:
-        description = json.loads(file.read_text(encoding="utf-8"))
+        description = read_json(file)
     except OSError:
         return False
     except ValueError:
@@ -103,7 +123,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     file = folder / _FILE
     try:
-        description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        description: dict[str, Any] = read_json(file)
         written_as = int(description.get("format", FORMAT))
         if written_as <= FORMAT:
             _check_kinds(description)
@@ -126,16 +146,26 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def _check_kinds(description: Mapping[str, Any]) -> None:
-    if "folds" not in description:
-        raise KeyError("folds")
-    for name, kind in (("folds", list), ("settings", dict), ("data", dict), ("versions", dict)):
-        if not isinstance(description.get(name, kind()), kind):
-            raise TypeError(f"{name} is no {kind.__name__}")
-    for name in ("training", "model_settings"):
-        if not isinstance(description.get("settings", {}).get(name, {}), dict):
-            raise TypeError(f"settings.{name} is no dict")
-    if not all(isinstance(name, str) and not name_fault(name) for name in description["folds"]):
+    for place, kind in _KINDS.items():
+        section, _, name = place.rpartition(".")
+        holder = description
+        for part in filter(None, section.split(".")):
+            holder = holder.get(part, {})
+        # An older run did not record everything, and not all of it is known of every run.
+        value = holder.get(name) if kind in (str, int) else holder.get(name, kind())
+        if value is None and kind in (str, int):
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TypeError(f"{place} is no {kind.__name__}")
+    if not all(isinstance(version, str) for version in description.get("versions", {}).values()):
+        raise TypeError("versions are no texts")
+    folds = description["folds"]
+    if not folds:
+        raise ValueError("it names no fold")
+    if not all(isinstance(name, str) and not name_fault(name) for name in folds):
         raise TypeError("folds are no names")
+    if len(set(folds)) < len(folds):
+        raise ValueError("a fold is named twice")
 
 
 def changed_slides(before: Mapping[str, str], now: Mapping[str, str]) -> str:

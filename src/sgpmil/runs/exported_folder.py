@@ -24,9 +24,16 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from sgpmil.bags.files import atomic_path, remove_leftovers, temporary_sibling, write_text
+from sgpmil.bags.files import (
+    atomic_path,
+    read_json,
+    regular_file,
+    remove_leftovers,
+    temporary_sibling,
+    write_text,
+)
 from sgpmil.bags.seen_slides import SeenSlides
-from sgpmil.errors import CheckpointError, RunFolderError
+from sgpmil.errors import CheckpointError, RunFolderError, damage_as
 from sgpmil.models.checkpoint import CheckpointInfo, unfit_weights, weights_of
 from sgpmil.models.contract import MILModel
 from sgpmil.models.registry import ModelLike
@@ -66,9 +73,11 @@ class ExportedFolder:
 def is_exported(folder: Path) -> bool:
     """Return whether a folder is an exported model, whose weights may be damaged."""
     try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = read_json(folder / CONFIG)
+    except OSError:
         return False
+    except ValueError:  # not even JSON: the files beside it tell
+        return all((folder / name).exists() for name in (WEIGHTS, SLIDES))
     return isinstance(content, dict) and content.get("library_name") == _LIBRARY
 
 
@@ -130,10 +139,10 @@ def read_exported(
     for number, info in enumerate(described.infos):
         prefix = f"{number}."
         try:
-            with safe_open(weights, framework="pt") as file:
+            with safe_open(regular_file(weights), framework="pt") as file:
                 own = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
                 state = {name.removeprefix(prefix): file.get_tensor(name) for name in own}
-        except (OSError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise unfit_weights(info.model, weights, error) from error
         models.append(info.build(state, weights, model=model, **settings))
     return tuple(models), described
@@ -141,8 +150,9 @@ def read_exported(
 
 def _read_config(folder: Path) -> ExportedFolder:
     file = folder / CONFIG
-    try:
-        content: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    expected = "the description of an exported model"
+    with damage_as(CheckpointError, expected, file, "Export the model again."):
+        content: Mapping[str, Any] = read_json(file)
         written_as = int(content["format_version"])
         if written_as > FORMAT_VERSION:
             raise CheckpointError(
@@ -155,11 +165,6 @@ def _read_config(folder: Path) -> ExportedFolder:
         if len({(info.target, info.in_dim) for info in infos}) != 1:
             raise ValueError("its folds are not of the same classes and features")
         encoders = tuple(str(name) for name in content.get("encoders", ()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"Expected the description of an exported model in {file}, but could not read it "
-            f"({type(error).__name__}: {error}). Export the model again."
-        ) from error
     return ExportedFolder(names, infos, encoders, read_seen(folder / SLIDES))
 
 

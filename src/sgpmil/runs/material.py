@@ -1,6 +1,7 @@
 """A run with everything that explains it: predictions, models, embeddings, slides, annotations."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -132,7 +133,7 @@ class MaterialOptions(AnnotationOptions):
     def _read_material(self, *, with_instances: bool) -> RunMaterial:
         run = Run.open(self.run) if is_run(self.run) else None
         known = {} if run is None else run.sources
-        before = {name: Path(path) for name, path in known.items() if Path(path).exists()}
+        before = {name: Path(path) for name, path in known.items() if os.path.exists(path)}
         named = replace(self, annotations=self.annotations or before.get("annotations"))
         material = read_material(
             self.run,
@@ -288,7 +289,7 @@ def _is_synthetic(material: RunMaterial) -> bool:
     recorded = None if material.run is None else material.run.data.get("labels")
     if recorded is not None:
         files.append(Path(recorded))
-    return any((folder / _PHANTOMS).exists() for file in files for folder in file.parents[:2])
+    return any(os.path.exists(folder / _PHANTOMS) for file in files for folder in file.parents[:2])
 
 
 def _bag_sizes(material: RunMaterial) -> dict[str, int]:
@@ -317,7 +318,7 @@ def _patients(material: RunMaterial) -> dict[str, str]:
             )
             rows = zip(table.slide_ids, table.case_ids, strict=True)
             patients = {clean_slide_id(slide): case for slide, case in rows}
-        except SgpmilError:  # moved or changed since: what follows remains
+        except (SgpmilError, OSError):  # moved or changed since: what follows remains
             patients = {}
     for fold in material.folds:
         for part in (fold.test, fold.validation):
@@ -364,7 +365,7 @@ def find_embeddings(
                 f"Expected embeddings of the run's slides in {folder}, but got those of others. "
                 "Name the folder that the run was trained on."
             )
-    except SgpmilError as error:
+    except (SgpmilError, OSError) as error:
         if features is not None:
             raise
         return None, f"{error} Name another folder with `features`."

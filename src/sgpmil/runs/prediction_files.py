@@ -33,7 +33,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from sgpmil.bags.files import atomic_path, refuse_unfit_names
+from sgpmil.bags.files import atomic_path, read_json, refuse_unfit_names
 from sgpmil.bags.readers.own_data import refuse_inflated
 from sgpmil.bags.tables import from_spreadsheet, to_spreadsheet
 from sgpmil.bags.target import ClassTarget, Target, read_target
@@ -252,7 +252,7 @@ def _read(file: Path) -> PredictionTable:
 def _beside(file: Path) -> Any:
     """Read the provenance of a folder; None where there is none, or it is damaged."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError):
         return None
 

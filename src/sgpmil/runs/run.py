@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sgpmil.bags.dataset import content_of
-from sgpmil.bags.files import file_name, remove_leftovers, write_text
+from sgpmil.bags.files import file_name, read_json, remove_leftovers, write_text
 from sgpmil.bags.labels import clean_slide_id
 from sgpmil.bags.split_files import read_splits, write_splits
 from sgpmil.bags.splits import Fold, unused_slides
@@ -345,10 +345,11 @@ class Run:
     def slides(self) -> Mapping[str, str]:
         """Digest of each slide that the run knows; empty in runs that were made without."""
         try:
-            found = json.loads((self.path / _SLIDES).read_text(encoding="utf-8"))
+            found = read_json(self.path / _SLIDES)
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        known = found.items() if isinstance(found, dict) else ()
+        return {name: digest for name, digest in known if isinstance(digest, str)}
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the run while a block runs, as `run_lock` does."""
@@ -418,10 +419,11 @@ class Run:
     def sources(self) -> Mapping[str, str]:
         """Last named places of slides, annotations and nuclei; empty before."""
         try:
-            found = json.loads(self.sources_path.read_text(encoding="utf-8"))
-            return {str(name): str(path) for name, path in found.items()}
-        except (OSError, ValueError, AttributeError):  # a convenience: commands can name them again
+            found = read_json(self.sources_path)
+        except (OSError, ValueError):  # a convenience: commands can name them again
             return {}
+        known = found.items() if isinstance(found, dict) else ()
+        return {name: path for name, path in known if isinstance(path, str)}
 
     def remember_sources(self, **paths: Path | None) -> None:
         """Record where slides, annotations or nuclei lie; None leaves the recorded place."""

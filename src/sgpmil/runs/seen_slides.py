@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.bags.seen_slides import SeenSlides
 from sgpmil.bags.splits import Fold
 from sgpmil.errors import SgpmilError
@@ -54,9 +54,11 @@ def write_seen(file: Path, seen: SeenSlides) -> None:
 def read_seen(file: Path) -> SeenSlides:
     """Read what `write_seen` wrote; nothing where it is missing or damaged."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        parts = (content["train"], content["validation"], content.get("patients", ()))
-        return SeenSlides(*map(frozenset, parts))
+        content = read_json(file)
+        parts = (content["train"], content["validation"], content.get("patients", []))
+        if not all(isinstance(part, list) for part in parts):
+            return SeenSlides()
+        return SeenSlides(*(frozenset(key for key in p if isinstance(key, str)) for p in parts))
     except (OSError, ValueError, KeyError, TypeError):  # the model predicts all the same
         return SeenSlides()
 

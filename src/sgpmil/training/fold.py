@@ -1,6 +1,5 @@
 """One fold of a run: trained, tested and written, by this process or by a worker elsewhere."""
 
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,7 +27,7 @@ from sgpmil.scaleout.executors import Executor, RunningJob
 from sgpmil.training.callbacks import Callback
 from sgpmil.training.fabric import Fabric, Logger, deterministic, start_fabric
 from sgpmil.training.fit import fit_fold
-from sgpmil.training.fold_files import METRICS_FILE
+from sgpmil.training.fold_files import read_metrics
 from sgpmil.training.settings import TrainingSettings
 from sgpmil.training.turns import release_turn, yield_turn
 
@@ -260,7 +259,7 @@ def train_elsewhere(
         rows = []
         for one in running:
             name = one.job.name
-            epochs[name] = max(epochs[name], len(_rows(run.folds[name].path)))
+            epochs[name] = max(epochs[name], len(read_metrics(run.folds[name].path)))
             most = training.settings.epochs
             progress = f"epoch {epochs[name] + 1} of {most}" if epochs[name] < most else "testing"
             rows.append(one.row(f"fold {name}", progress if epochs[name] else ""))
@@ -276,7 +275,7 @@ def train_elsewhere(
             with on_disk.lock():
                 _write_files(on_disk.path, returned.files)
                 returned.model.write(on_disk)
-        rows = _rows(on_disk.path)
+        rows = read_metrics(on_disk.path)
         bar.drop(training.settings.epochs - len(rows))  # after an early stop
         epochs[fold.name] = len(rows)
         bar.reach(sum(epochs.values()))
@@ -361,15 +360,6 @@ class _FoldWorker:
             if not on_disk.is_done:
                 self.training.run(fabric, fold, on_disk.path, progress).write(on_disk)
             return _Returned()
-
-
-def _rows(folder: Path) -> list[dict[str, str]]:
-    """Read the metrics of the epochs of a fold that are whole."""
-    try:
-        with (folder / METRICS_FILE).open(newline="") as file:
-            return [row for row in csv.DictReader(file) if None not in row.values()]
-    except OSError:
-        return []
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:

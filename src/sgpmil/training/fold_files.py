@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sgpmil.bags.files import atomic_path
+from sgpmil.bags.files import atomic_path, read_text
 from sgpmil.bags.readers.torch_files import load_torch
 from sgpmil.errors import CheckpointError
 from sgpmil.models.checkpoint import save_model
@@ -29,6 +29,27 @@ _COLUMNS = (
     "val_balanced_accuracy",
     "val_auc",
 )
+
+
+def read_metrics(folder: Path) -> list[dict[str, str]]:
+    """Read the whole rows of ``metrics.csv``; without those that a kill or damage cut.
+
+    They are curves for a reader: nothing is computed from them, so a resume goes on without them.
+    """
+    try:
+        text = read_text(folder / METRICS_FILE)
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [row for row in rows if list(row) == list(_COLUMNS) and _is_whole(row)]
+
+
+def _is_whole(row: Mapping[str, str | None]) -> bool:
+    try:
+        numbers = [float(cell or "nan") for cell in row.values() if cell is not None]
+        return len(numbers) == len(_COLUMNS) and numbers[0] == int(row["epoch"] or "") >= 0
+    except (ValueError, OverflowError):
+        return False
 
 
 class FoldFiles:
@@ -57,11 +78,7 @@ class FoldFiles:
         if self.folder is None:
             return
         path = self.folder / METRICS_FILE
-        rows: list[dict[str, Any]] = []
-        if path.exists():
-            with path.open(newline="") as file:
-                whole = [r for r in csv.DictReader(file) if None not in r.values()]
-            rows = [r for r in whole if int(r["epoch"]) < first_epoch]
+        rows = [row for row in read_metrics(self.folder) if int(row["epoch"]) < first_epoch]
         with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, _COLUMNS)
             writer.writeheader()

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.errors import MissingPartError, SettingsError
 from sgpmil.installation import install_command
 from sgpmil.processes import is_first_process
@@ -111,18 +111,20 @@ class Tracker(ABC):
 
     def _recorded(self) -> dict[str, str]:
         """Return the names by which the tracker knows this run and its folds."""
+        known = self._all_recorded().get(self.name)
+        return dict(known) if isinstance(known, dict) else {}
+
+    def _all_recorded(self) -> dict[str, Any]:
+        """Return the names of every tracker; none where they are missing or damaged."""
         try:
-            found = json.loads((self.run / _RECORD).read_text(encoding="utf-8"))
+            found = read_json(self.run / _RECORD)
         except (FileNotFoundError, ValueError):
             return {}
-        return dict(found.get(self.name, {}))
+        return found if isinstance(found, dict) else {}
 
     def _record(self, names: Mapping[str, str]) -> None:
-        path = self.run / _RECORD
-        all_names: dict[str, Any] = {}
-        if path.exists():
-            all_names = json.loads(path.read_text(encoding="utf-8"))
-        write_text(path, json.dumps({**all_names, self.name: dict(names)}, indent=1))
+        content = {**self._all_recorded(), self.name: dict(names)}
+        write_text(self.run / _RECORD, json.dumps(content, indent=1))
 
     @abstractmethod
     def _open(self) -> None: ...

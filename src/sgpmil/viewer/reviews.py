@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sgpmil.bags.files import regular_file
 from sgpmil.bags.tables import SheetWriter
 from sgpmil.errors import SgpmilError
 
@@ -241,7 +242,7 @@ class Reviews:
         rows = self._rows(_COLUMNS, rest, values, table)
         try:
             return [_review(row) for row in rows]
-        except ValueError as error:
+        except Exception as error:  # damaged cells fail in many ways
             raise self._unreadable(error) from error
 
     def _rows(
@@ -253,6 +254,12 @@ class Reviews:
         try:
             return self._connection().execute(query, values).fetchall()
         except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+    def _refuse_pipe(self) -> None:
+        try:
+            regular_file(self.path)
+        except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> ReviewError:
@@ -272,6 +279,8 @@ class Reviews:
         """Return the connection of this thread."""
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
+            if self.path.exists():
+                self._refuse_pipe()
             # An existing file that may not be written is still read.
             place = f"{self.path.resolve().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
             found = sqlite3.connect(place, uri=True, timeout=30, isolation_level=None)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgpmil.bags.files import regular_file
 from sgpmil.bags.readers.own_data import refuse_inflated_zip
 from sgpmil.bags.readers.raw import (
     BagHeader,
@@ -100,7 +101,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
         BagError: The file is absent or damaged, or holds Python objects.
     """
     with damage_as(BagError, "a readable numpy file of numbers", path, _ADVICE):
-        refuse_inflated_zip(path)
+        refuse_inflated_zip(regular_file(path))
         # Opened here, because numpy leaves a damaged archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: _member(archive, name) for name in archive.files}
@@ -113,7 +114,7 @@ def load_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         BagError: The file is absent or damaged, or holds Python objects.
     """
     with damage_as(BagError, "a readable numpy file of numbers", path, _ADVICE):
-        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array = np.load(regular_file(path), mmap_mode="r" if mapped else None, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise BagError(f"Expected one array, but got several ({path}). Name it .npz.")
     return array

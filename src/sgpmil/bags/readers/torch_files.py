@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sgpmil.bags.files import regular_file
 from sgpmil.bags.readers.numpy_files import load_npz
 from sgpmil.bags.readers.own_data import refuse_inflated_zip
 from sgpmil.bags.readers.raw import (
@@ -119,9 +120,10 @@ def load_torch(path: Path, kind: type[SgpmilError] = BagError, *, mapped: bool =
 
     Raises:
         SgpmilError: It is far larger than it is on disk.
+        OSError: It is missing.
         Exception: It is damaged, or asks to run code; what torch raises depends on where it stops.
     """
-    refuse_inflated_zip(path, kind)
+    refuse_inflated_zip(regular_file(path), kind)
     # torch maps only its archive format; files from before torch 1.6 have to be read.
     mapped = mapped and zipfile.is_zipfile(path)
     with warnings.catch_warnings():

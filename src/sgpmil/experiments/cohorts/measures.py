@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sgpmil.bags.files import write_text
+from sgpmil.bags.files import read_json, write_text
 from sgpmil.evaluation.assessment import TestedFold
 from sgpmil.evaluation.localisation.localisation import localisation
 from sgpmil.evaluation.localisation.scored_slides import InstanceLabeller
@@ -88,7 +88,7 @@ class MeasuredFold:
     def read(path: Path) -> "MeasuredFold | None":
         """Read the measures; None where the file is missing or damaged, so that they are redone."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             cost, instances = content.pop("cost"), content.pop("instances")
             content["slides"] = _with_nan(content["slides"])
             content["localised"] = _with_nan(content["localised"])

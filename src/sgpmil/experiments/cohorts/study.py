@@ -24,7 +24,7 @@ from sgpmil.progress import progress_bar
 from sgpmil.runs.run import Run, RunFold, run_lock
 from sgpmil.training.cross_validation import cross_validate
 from sgpmil.training.fold import bags_near
-from sgpmil.training.fold_files import METRICS_FILE
+from sgpmil.training.fold_files import read_metrics
 
 
 def train_cohort(
@@ -157,7 +157,4 @@ class CohortWorker:
 
 
 def _num_epochs(folder: Path) -> int:
-    try:
-        return max(0, len((folder / METRICS_FILE).read_text().splitlines()) - 1)
-    except OSError:
-        return 0
+    return len(read_metrics(folder))

@@ -11,7 +11,6 @@ Centroids are level-0 pixels. Where a file of HoVer-Net states another magnifica
 slide's, they are scaled by the ratio of the two.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sgpmil.bags.files import read_json
 from sgpmil.errors import ExplanationError
 from sgpmil.shapes import Float, Int
 from sgpmil.slides.optional_part import require_package
@@ -34,6 +34,8 @@ PANNUKE: Mapping[int, str] = {
 }
 """Types of nuclei in PanNuke, on which both networks are usually trained."""
 
+_MOST_BYTES = 2**32
+"""Size of the largest file: a slide of millions of nuclei with their outlines takes gigabytes."""
 _AT_ONCE = 250_000
 
 
@@ -70,8 +72,8 @@ def read_nuclei(
     """
     where = f"'{Path(path)}'"
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(Path(path), most_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
         raise ExplanationError(
             f"Expected nuclei of HoVer-Net or CellViT as JSON in {where}, but it cannot be read "
             f"({error}). Write it again."

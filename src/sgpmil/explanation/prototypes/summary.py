@@ -356,8 +356,7 @@ def read_prototypes(path: str | os.PathLike[str]) -> PrototypeExplanation:
     except Exception as error:  # a damaged file fails in many ways
         raise ExplanationError(
             f"Expected the prototypes of a fold in {path}, but they cannot be read "
-            f"({reason_of(error)}). "
-            "Write them again with `overwrite=True`."
+            f"({reason_of(error)}). Write them again with `overwrite=True`."
         ) from error
 
 

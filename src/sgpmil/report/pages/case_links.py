@@ -9,13 +9,15 @@ import re
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from sgpmil.bags.files import file_name, write_text
+from sgpmil.bags.files import file_name, read_text, write_text
 from sgpmil.errors import RunFolderError
 
 FOLDER = "cases"
 """Folder of the case reports, beside the page."""
 _LISTED = 12
 """Most case reports that the head of the page names."""
+_MOST_BYTES = 2**31
+"""Size of the largest page: its images are in it."""
 _MARK = re.compile(
     r'<span data-case="(?P<to>[^"]*)">(?:<a href="[^"]*">)?(?P<name>.*?)(?:</a>)?</span>'
 )
@@ -42,11 +44,11 @@ def refresh_case_links(page: Path) -> None:
         RunFolderError: The page cannot be read or written.
     """
     try:
-        html = page.read_text(encoding="utf-8")
+        html = read_text(page, most_bytes=_MOST_BYTES)
         linked = link_cases(html, page.parent)
         if linked != html:
             write_text(page, linked)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(f"Could not link the case reports in {page}: {error}.") from error
 
 
