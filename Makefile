@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/.installed
 	$(BIN)/sgpmil demo --overwrite
 
-# Tests run in so many processes; TEST_PROCESSES=0 runs them in one.
-TEST_PROCESSES ?= 2
+# Tests run in so many processes, of which some wait; TEST_PROCESSES=0 runs them in one.
+TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test: $(VENV)/.installed-dev
