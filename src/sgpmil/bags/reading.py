@@ -145,8 +145,9 @@ def label_bags(
     if classes is None and labels.doubt:
         column = f" in the column '{labels.column}'" if labels.column else ""
         raise LabelError(
-            f"Expected classes{column}, but {labels.doubt} ({where}). Name the column of classes "
-            "as `label_column`, or, if these are classes, give them in their order as `classes`."
+            f"Expected classes{column}, but {labels.doubt} ({where}). Correct the labels, name "
+            "another column (`label_column`), or, if these are classes, give them in their order "
+            "as `classes`."
         )
     texts = [row.label for row in rows]
     texts = texts if classes is None else list(spelt_as(texts, classes))

@@ -67,8 +67,9 @@ def inspect(options: InspectOptions) -> None:
         console.print("Not ready: keep the slides of one encoder, or of one feature dimension.")
     elif found.doubt:
         console.print(
-            f"Not ready: {found.doubt}. Name the column of classes with --label-column; if these "
-            "are classes, train with --classes and all of them in their order."
+            f"Not ready: {found.doubt}. Correct the labels, or name another column with "
+            "--label-column; if these are classes, train with --classes and all of them in their "
+            "order."
         )
     elif len(found.class_counts) == 1:
         console.print("Not ready: all slides are of one class.")
