@@ -29,7 +29,7 @@ def slurm_array(
         exec sgpmil train --run a --resume --fold "${folds[$SLURM_ARRAY_TASK_ID]}"
     """
     words = [*_without(command, _SAID_BY_SLURM), "--resume"]
-    whole, task = shlex.join(words), shlex.join(_without(words, {"--fold": 1}))
+    whole, task = shlex.join(words), shlex.join([*_without(words, {"--fold": 1}), "--fold"])
     # Slurm makes no folders: logs lie where the script is submitted.
     log = shlex.quote(f"sgpmil-{run.name}-%a.log")
     lines = [
@@ -46,7 +46,7 @@ def slurm_array(
         f"#   sbatch --dependency=afterok:$job --wrap {shlex.quote(whole)}",
         "# Submitted again, it goes on where it stopped.",
         f"folds=({' '.join(map(shlex.quote, folds))})",
-        f'exec {task} --fold "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
+        f'exec {task} "${{folds[$SLURM_ARRAY_TASK_ID]}}"',
     ]
     return "\n".join(lines) + "\n"
 

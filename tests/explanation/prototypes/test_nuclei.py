@@ -122,6 +122,8 @@ def test_a_slide_without_nuclei_has_none(tmp_path):
         {"type_map": {"1": "a", "b": "c"}, "cells": []},
         [feature("LineString", [[0, 0], [1, 1]])],
         [feature("MultiPoint", [[]])],
+        [feature("Polygon", [])],
+        [feature("Point", [])],
         [feature("Polygon", [[[0, 0], [1, 1]]])],
         [{"geometry": None}],
     ],

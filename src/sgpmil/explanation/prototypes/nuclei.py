@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sgpmil.bags.files import read_json
-from sgpmil.errors import ExplanationError
+from sgpmil.errors import ExplanationError, reason_of
 from sgpmil.shapes import Float, Int
 from sgpmil.slides.optional_part import require_package
 
@@ -97,10 +97,12 @@ def read_nuclei(
         centroids = np.array([row[0] for row in rows], dtype=np.float64).reshape(-1, 2)
         if centroids.shape[0] != len(rows) or not np.isfinite(centroids).all():
             raise ValueError("a centroid is not a pair of numbers")
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except ExplanationError:
+        raise
+    except Exception as error:  # damaged content fails in many ways, also within shapely
         raise ExplanationError(
             f"Expected a centroid [x, y] and a type of every nucleus in {where}, but got "
-            f"something else ({type(error).__name__}: {error}). Write it again."
+            f"something else ({type(error).__name__}: {reason_of(error)}). Write it again."
         ) from error
     names_of_rows = [row[1] for row in rows]
     found = tuple(dict.fromkeys(sorted(names_of_rows, key=_in_order(type_names))))
