@@ -1,4 +1,4 @@
-"""What is printed: text of files cannot command the terminal."""
+"""Printed text: that of files cannot command the terminal."""
 
 import unicodedata
 from collections.abc import Iterable

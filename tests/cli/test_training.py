@@ -1,10 +1,12 @@
 import json
+import shutil
 
 import pytest
 
 from sgpmil import list_models
 from sgpmil.cli.output import MODEL_NAMES
 from sgpmil.runs.prediction_files import read_predictions
+from sgpmil.runs.run import Run
 
 
 @pytest.fixture
@@ -18,6 +20,7 @@ def trained(sgpmil, slides, tiny, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default::sgpmil.evaluation.seen_slides.SeenSlidesWarning")
+@pytest.mark.filterwarnings("default::sgpmil.bags.reading.SkippedSlideWarning")
 def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     folder, labels = slides
     run, arguments = trained
@@ -62,6 +65,15 @@ def test_train_predict_evaluate(sgpmil, slides, trained, tmp_path):
     assert code == 0
     assert "of 20 slides" in " ".join(err.split())
     assert "trained on: left out" in " ".join(err.split())
+
+    (tmp_path / "seen").mkdir()
+    for slide in Run.open(run).splits["0"].train:
+        shutil.copyfile(folder / f"{slide}.h5", tmp_path / "seen" / f"{slide}.h5")
+    places = [run / "fold-0", tmp_path / "seen", "--out", tmp_path / "of_seen"]
+    code, out, err = sgpmil("predict", *places, "--labels", labels, "--skip-missing")
+    assert code == 0, err
+    assert "Next:" not in out
+    assert "nothing can be measured on them" in " ".join(out.split())
 
 
 def test_every_model_is_named_in_the_help():

@@ -109,6 +109,9 @@ def test_the_card_tells_classes_features_data_and_limits(place):
     text = (place / "all" / "README.md").read_text()
     for part in ("0 = no, 1 = yes", "N × 4", "10 of 10 patients", "no 5, yes 5", "`gated`"):
         assert part in text
+    sizes = [bag.num_instances for bag in sgpmil.read_bags(place / "features")]
+    patches = f"{min(sizes)} to {max(sizes)}, median {round(np.median(sizes))} "
+    assert patches in text
     assert "All folds together, as exported, are not measured" in text
     assert "inducing patches" in (place / "one" / "README.md").read_text()
 

@@ -9,7 +9,8 @@ from sgpmil.explanation.map_layers import MapLimits, map_limits
 from sgpmil.explanation.slide_explanation import ModelScores
 from sgpmil.report.figures.canvas import save_figure
 from sgpmil.report.figures.map_drawing import shown_part
-from sgpmil.report.figures.map_figures import MapLook, attention_map_figure, model_row_figure
+from sgpmil.report.figures.map_figures import attention_map_figure, model_row_figure
+from sgpmil.report.pages.case_page import CASE_LOOK
 from sgpmil.runs.slide_picture import SlidePicture
 from tests.evaluation.tables import random_scores
 from tests.report.figures.scored_grid import SIDE, grid_scores
@@ -243,19 +244,10 @@ def test_names_are_not_formulas(tmp_path):
 @pytest.mark.parametrize("size", [(1, 6), (6, 1), (5, 5)])
 def test_titles_stay_over_their_own_panels(size):
     columns, rows = size
-    names = {
-        "attention": "Where it looked (attention)",
-        "attention_std": "Uncertainty of that (sd)",
-        "evidence": "For (+) and against (−)",
-        "evidence_std": "Uncertainty of that (sd)",
-        "single": "The patch alone (log-odds)",
-        "single_std": "Uncertainty of that (sd)",
-    }
     scores = random_scores(num=columns * rows)
     places = SIDE * np.stack(np.meshgrid(range(columns), range(rows)), -1).reshape(-1, 2)
     scores = replace(scores, coords=places, patch_size=SIDE)
-    look = MapLook(width=7.6, height=4.6, text=0.66, titles=names, has_words=False)
-    figure = attention_map_figure(scores, "slide", picture=None, marks=(), look=look)
+    figure = attention_map_figure(scores, "slide", picture=None, marks=(), look=CASE_LOOK)
     figure.canvas.draw()
     titles = [axes.title if axes.get_title() else axes._left_title for axes in figure.axes]
     boxes = [title.get_window_extent() for title in titles if title.get_text()]

@@ -85,6 +85,17 @@ def test_few_wrong_slides(num_wrong):
         assert texts_of(axes)[0].startswith("one-sided p")
 
 
+@pytest.mark.parametrize(("num_wrong", "told"), [(5, "\n(may be chance)"), (16, " *")])
+def test_few_errors_have_no_star(num_wrong, told):
+    labels = np.arange(40) % 2
+    is_wrong = np.arange(40) < num_wrong
+    confidence = np.where(is_wrong, 0.6, 0.9) + np.linspace(0, 0.01, 40)
+    said = np.where(is_wrong, 1 - labels, labels)
+    probs = np.where(said == 1, confidence, 1 - confidence)
+    (axes,) = correct_wrong_figure(table_of(np.stack([1 - probs, probs], axis=1), labels)).axes
+    assert texts_of(axes) == [f"one-sided p < 0.001{told}"]
+
+
 def test_risk_coverage_shows_measures_oracle_and_random():
     table = model_table(60, 3, seed=4)
     figure = risk_coverage_figure(table, ["std", "max_probability"])

@@ -48,7 +48,8 @@ _TITLES: dict[LayerKind, str] = {
     "single_std": "Uncertainty of that (sd)",
     "novelty": "Unlike the training patches",
 }
-_LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=False)
+CASE_LOOK = MapLook(width=7.6, height=4.6, text=0.66, titles=_TITLES, has_words=False)
+"""Look of the maps in a case report."""
 
 
 def case_paths(folder: Path, slide_id: str) -> tuple[Path, Path]:
@@ -136,7 +137,7 @@ def case_map_figure(case: CaseReport) -> Figure:
         case.predicted,
         case.picture,
         marks=marks,
-        look=_LOOK,
+        look=CASE_LOOK,
     )
 
 
