@@ -35,8 +35,9 @@ def write_bags(folder, count, seed=0, name="s"):
     folder.mkdir()
     for number in range(count):
         with h5py.File(folder / f"{name}{number:02d}.h5", "w") as file:
-            file["features"] = (rng.normal(size=(5, 4)) + number % 2).astype(np.float32)
-            file["coords"] = np.zeros((5, 2), dtype=np.int64)
+            size = 5 + 2 * number
+            file["features"] = (rng.normal(size=(size, 4)) + number % 2).astype(np.float32)
+            file["coords"] = np.zeros((size, 2), dtype=np.int64)
     labels = folder.parent / f"{folder.name}.csv"
     rows = [f"{name}{number:02d},{'no' if number % 2 else 'yes'}" for number in range(count)]
     labels.write_text("\n".join(["slide_id,label", *rows]))
